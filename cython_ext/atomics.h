@@ -2,7 +2,7 @@
  *
  * Every atomic operation on a shared word is here, so all memory orders can be read in one place.
  * Linux, 64-bit, little-endian.  The words are lock-free, therefore address-free: each process maps the ring
- * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pxd tells the protocol these verbs make up.
+ * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pxd has the protocol that uses these verbs.
  */
 #pragma once
 #include <errno.h>
@@ -16,7 +16,7 @@
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared words must be lock-free");
 _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
-/* Where tests/core/test_kill_at_each_step.py has a worker die; nothing in any other build. */
+/* The places at which tests/core/test_kill_at_each_step.py kills a worker; nothing in any other build. */
 #ifndef RING_STEP
 #define RING_STEP(step)
 #endif
@@ -33,7 +33,7 @@ enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
 /* No epoch: set_epoch() is not called. */
 #define RING_NO_EPOCH INT64_MIN
 
-/* In OPEN, instead of a worker: whoever comes first may claim it. */
+/* In OPEN, instead of a worker: any worker may claim it. */
 #define RING_ANY 0xffffu
 
 /* What a worker is asked to do, written by the trainer before ring_open and read by the worker after ring_claim. */
@@ -41,39 +41,39 @@ typedef struct {
     uint32_t task_size; /* in the entry's area: indices, or bytes where the task is pickled */
     uint32_t task_kind;
     uint32_t payload;   /* the payload slot this sequence is to fill */
-    uint32_t batch;     /* the number of its batch in the epoch, for who looks on; no side reads it */
+    uint32_t batch;     /* the number of its batch in the epoch, for onlookers; no side reads it */
     uint32_t row, rows; /* a chunk: its first row in the batch, or LISTED, of how many; rows 0: a whole batch */
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
     uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
-    uint32_t cell;      /* where to leave what a stream says of itself behind the batch; no such cell: nowhere */
+    uint32_t cell;      /* the cell for the stream's state after the batch; NO_CELL: none */
     int64_t dataset_epoch; /* for the dataset's set_epoch(), or RING_NO_EPOCH */
 } ring_ask;
 
-/* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */
+/* The worker's report, written before ring_publish and read by the trainer once it has loaded READY. */
 typedef struct {
     uint64_t used;                     /* bytes written, from the payload's start */
     uint32_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
     uint32_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
     uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
-    uint32_t state_size;               /* bytes left in the cell, or NO_ROOM; without a cell: of its report */
+    uint32_t state_size;               /* bytes in the cell, or NO_ROOM; without a cell: bytes of its report */
 } ring_answer;
 
 /* NOTE [ Figures ]
  *
- * What the statistics, `shmloader top` and a trace are made of.  Times are CLOCK_MONOTONIC in nanoseconds, which all
- * processes of a machine share; amounts only grow, in nanoseconds where they are named so.
+ * The source of the statistics, of `shmloader top` and of a trace.  Times are CLOCK_MONOTONIC in nanoseconds, which all
+ * processes of a machine share.  Amounts only grow; those named _ns are nanoseconds.
  *
- *     1. Each figure has one writer, and nobody reads memory on the strength of one.  So ring_note and ring_add are
+ *     1. Each figure has one writer, and no memory is read because of a figure.  So ring_note and ring_add are
  *        relaxed, and no figure has a part in the protocol: the model in tests/core/model knows none of them.
  *     2. The stamps of a sequence lie in the lines that travel with it anyway: the worker writes them before
  *        ring_publish, so the trainer, which has loaded READY, reads those of the sequence that it takes.
- *     3. What a worker, or the trainer, says of itself lies in a line of its own.  There it costs no other core
- *        anything until somebody looks.
- *     4. A process that looks on maps the segment read-only, and has the kernel copy it.  What it sees is not all of one
- *        moment: it must expect a time that is a little later than its own, and a sequence that has gone on meanwhile.
- *     5. Workers run other people's code, which may overwrite figures too: who computes with one sets it between others
- *        that it can believe. */
+ *     3. The figures of each worker, and of the trainer, lie in a cache line of their own.  So they cost other cores
+ *        nothing until one of them reads the line.
+ *     4. An onlooker maps the segment read-only, and has the kernel copy it.  The copy is not of a single moment: a
+ *        time in it may be a little later than the onlooker's own, and a sequence may have gone on meanwhile.
+ *     5. Workers run other people's code, which may overwrite figures too.  So a figure is clamped to a range that is
+ *        known to be right before anything is computed from it. */
 
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
 typedef struct {
@@ -93,8 +93,8 @@ typedef struct {
     _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
     /* Of a worker that serves several rings, in the lines of its crew's board; its bell is there too: NOTE [ Crew ]. */
     _Atomic uint32_t notices; /* messages that the trainer has sent it; the bell is rung after each */
-    _Atomic uint32_t heard;   /* how many of them it has done what they say */
-    /* The worker's figures.  Who takes a dead one's place adds to what that has left. */
+    _Atomic uint32_t heard;   /* how many of them it has carried out */
+    /* The worker's figures.  The successor of a dead worker adds to its figures. */
     _Alignas(RING_LINE) _Atomic uint64_t doing;
     _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
     _Atomic uint64_t published; /* sequences */
@@ -179,8 +179,8 @@ static inline int ring_publish(ring_entry *e, uint64_t seq, uint32_t me)
                                                    memory_order_release, memory_order_relaxed);
 }
 
-/* acq_rel, by the trainer, once the worker that claimed it is dead and reaped, so that nothing of it writes any more:
- * the sequence is open again, for `who`: the worker that takes its place, or RING_ANY.  Pairs with their ring_load and
+/* acq_rel, by the trainer, once the worker that claimed it is dead and reaped, and so can write nothing more: the
+ * sequence is open again, for `who`: the worker that takes its place, or RING_ANY.  Pairs with their ring_load and
  * ring_claim. */
 static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead, uint32_t who)
 {
@@ -248,12 +248,12 @@ static inline uint64_t ring_remembered(const ring_memory *m)
  *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40
  *     entry   state 2:2 | tag, bits of the picture's key:26 | place of its bytes, in units of CACHE_UNIT:36
  *
- *     1. A picture's way begins at the slot that its key says, and goes on to the next one while there are entries of
- *        other pictures.  It ends at its own entry, at 0 or at a claim.  Whoever meets a claim of a living process goes
- *        without the cache this once, and never on to the slot behind.  So a picture has one entry at most, and a claim
- *        that is released leaves a 0 and no gap that anybody would have to step over.
- *     2. Nobody waits.  Whoever claims a slot decodes the picture, then reserves bytes that nobody else was ever given,
- *        writes them, and publishes the entry last.  So an entry's bytes are whole, whoever was killed when.
+ *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
+ *        pictures.  They end at the picture's own entry, at 0 or at a claim.  At a claim of a living process, a process
+ *        does without the cache this time, and does not try the next slot.  So a picture has one entry at most, and a
+ *        released claim leaves a 0, not a gap that probes would have to skip.
+ *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
+ *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, whatever is killed when.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
  *        what was kept first is worth as much as what would come in its place.
  *     4. A claim names a process by its pid and its start.  A pid that was given again has another start.  The claim of
@@ -302,8 +302,8 @@ static inline uint64_t cache_place(uint64_t w) { return (w & ((1ULL << CACHE_PLA
 static inline uint64_t cache_look(const _Atomic uint64_t *word)
 { return atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire); }
 
-/* relaxed: a claim protects nothing but the claim.  `seen` is 0, or the claim of a process that has ended: its bytes are
- * nobody's, so nothing of what it did is read. */
+/* relaxed: a claim protects nothing but the claim.  `seen` is 0, or the claim of a process that has ended: no entry
+ * names its bytes, so nothing that it wrote is read. */
 static inline int cache_claim(_Atomic uint64_t *word, uint64_t seen, uint64_t mine)
 {
     return atomic_compare_exchange_strong_explicit(word, &seen, mine, memory_order_relaxed, memory_order_relaxed);

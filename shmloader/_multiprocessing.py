@@ -1,14 +1,15 @@
-"""All private names of multiprocessing that are used, each with what is lost in a Python that lacks it.
+"""All private names of multiprocessing that shmloader uses, each with the effect if a Python version lacks it.
 
 In Python 3.10 to 3.14 these are:
 
-    Popen._fds                          of a process that is spawned: the list of descriptors that it will have.
+    Popen._fds                          the list of descriptors that a spawned process will have.
                                         Without it the dataset is pickled again for each worker (spawn_arguments.py).
     forkserver.MAXFDS_TO_SEND           how many descriptors the fork server accepts for a process.
                                         Without it 256 is assumed, its value since Python 3.4.
     forkserver._forkserver._inherited_fds
-                                        in a process of the fork server: the list of descriptors that it was given.
-                                        Without it a dataset of more tensors than that is refused: "too many fds".
+                                        in a process of the fork server: the list of descriptors that it received.
+                                        Without it a dataset of more tensors than the server accepts descriptors is
+                                        refused: "too many fds".
     ForkingPickler._extra_reducers      the reducers that users have registered for its processes, by type.
                                         Without it such objects are pickled in batches as in files.
     BaseProcess._popen.close            closes the trainer's descriptors of a process that has ended.
@@ -40,7 +41,7 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-LATER = 16  # descriptors at most that the server adds, or that are pickled after the dataset
+LATER = 16  # the most descriptors that the server adds, or that are pickled after the dataset
 EXTRA_REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers", {})
 
 
@@ -87,7 +88,7 @@ def ends_workers() -> bool:
 
 
 def close_pipes(process: BaseProcess) -> None:
-    """Close this process's descriptors of one that has ended.  A context may have its own class of processes."""
+    """Close this process's descriptors for a child that has ended.  A context may have its own class of processes."""
     close = getattr(getattr(process, "_popen", None), "close", None)
     if close is not None:
         close()

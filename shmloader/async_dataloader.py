@@ -37,16 +37,16 @@ class AsyncDataLoader:
 
         device: Where batches are delivered, as in `DataLoader`.
 
-        chunk_size: How many samples a worker makes at once (default None: a whole batch).  A batch is cut into chunks
-            that several workers make at the same time; the last may be smaller.
+        chunk_size: How many samples a worker makes at once (default None: a whole batch).  Several workers make the
+            chunks of a batch at the same time.  The last chunk may be smaller.
 
         collate_fn: Makes a batch of samples (default None: torch's `default_collate`).  With `chunk_size` it must be
             marked with `shmloader.row_wise`.
 
         num_workers: How many worker processes there are; 0 (default) and 1 both mean one process.
 
-        crew: A `shmloader.Crew`, whose workers do the jobs, beside other loaders' batches (default None: workers of its
-            own).  Then `num_workers` may be left out.
+        crew: A `shmloader.Crew`, whose workers run the jobs and make other loaders' batches as well (default None:
+            workers of its own).  With it, `num_workers` may be left out.
 
     Raises:
         ValueError: An argument is out of its range, or `data_source` returned another number of jobs.
@@ -89,7 +89,7 @@ class AsyncDataLoader:
         return next(self._batches)
 
     def close(self) -> None:
-        """End the workers and give the memory back.  Delivered batches stay as they are."""
+        """End the workers and give the memory back.  Delivered batches stay valid."""
         self._loader.close()
 
     def __enter__(self) -> AsyncDataLoader:

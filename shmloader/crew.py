@@ -1,7 +1,7 @@
 """A crew: one set of workers for several loaders.
 
-It has no processes of its own making.  They are started when a loader of it is first iterated, and kept here for its
-other loaders: `shared_by()` in trainer/shared_workers.py.
+`shared_by()` in trainer/shared_workers.py starts the processes when a loader of the crew is first iterated.  The crew
+keeps them for its other loaders.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class Crew:
     """Workers that several loaders share, such as training and validation.
 
     Each loader has its own dataset, sampler, collate function, batch size and options, and gives the batches that it
-    would give alone with as many workers, bit for bit.  The loader that is iterated gets the workers.  Where several
-    are iterated at once, a worker makes the batch that is wanted first.  A loader that is not iterated gives the memory
-    of its ring back while another one is.
+    would give alone with as many workers, bit for bit.  The loader that is iterated gets the workers.  If several are
+    iterated at once, a worker makes the batch that is wanted first.  While one loader is iterated, the others give the
+    memory of their rings back.
 
-    The processes start when a loader of the crew is first iterated, and end with `close()`, at the end of a `with`
-    block, or when the crew and its loaders are gone.  Then iterating starts others.
+    The processes start when a loader of the crew is first iterated.  They end with `close()`, at the end of a `with`
+    block, or when the crew and its loaders are gone.  Iterating after `close()` starts new ones.
 
-    A loader's dataset reaches the workers by pickle, once for all of them: at each `iter()`; with
-    `persistent_workers=True` once.  Where workers are forked, a loader with `persistent_workers=True` that exists when
-    the crew's workers start hands its dataset on by that, as it is then, and nothing is pickled.
+    A loader's dataset is pickled for the workers, once for all of them: at each `iter()`, or only at the first one with
+    `persistent_workers=True`.  Forked workers inherit the datasets of loaders with `persistent_workers=True` that exist
+    when they start, as they are at that moment, and nothing is pickled.
 
     Args:
         num_workers: How many worker processes there are.  Each loader of the crew has that many.
         multiprocessing_context: How they are started, as in torch's loader.
         template: Whether one process imports torch, unpickles the datasets of the loaders that are there, and forks all
             workers: see `DataLoader`.
-        workers_outlive_signals: Whether workers go on when a signal is sent to the whole process group: see
+        workers_outlive_signals: Whether workers continue when a signal is sent to the whole process group: see
             `DataLoader`.
 
     Raises:
@@ -90,26 +90,26 @@ class Crew:
         _made[self._key] = self
 
     def enrol(self, loader: Any) -> None:
-        """A loader of this crew is there.  Called by the loader."""
+        """Register a loader of this crew, which calls this when it is made."""
         self._loaders.add(loader)
         if self._workers is not None and self._workers.is_usable:
             self._workers.number_of(loader)
 
     def loaders(self) -> list[Any]:
-        """Its loaders that live."""
+        """The crew's living loaders."""
         return list(self._loaders)
 
     def close(self) -> None:
-        """End the iterators of all its loaders, and the workers.  Iterating again starts others.
+        """End the iterators of all its loaders, and the workers.  Iterating again starts new workers.
 
-        Delivered batches stay as they are.  Closing twice is harmless.
+        Delivered batches stay valid.  A second call does nothing.
         """
         workers = self._workers
         if workers is None or not workers.is_usable:
             return
         for loader in self.loaders():
             loader._end_workers()
-        for member in workers.signals.living():  # of loaders that are gone
+        for member in workers.signals.living():  # also of loaders that are gone
             iterator = member.iterator()
             if iterator is not None:
                 iterator.close()
@@ -124,8 +124,8 @@ class Crew:
     def __repr__(self) -> str:
         return f"Crew(num_workers={self.num_workers})"
 
-    # It stands for processes of this one, so a copy is the crew itself.  In another process, loaders that were sent
-    # there share one that has not started yet.
+    # A crew stands for child processes of this process, so a copy is the crew itself.  Loaders that were sent to
+    # another process share a crew there, whose workers have not started.
 
     def __copy__(self) -> Crew:
         return self
@@ -139,7 +139,7 @@ class Crew:
 
 
 def _same(key: tuple[int, int], num_workers: int, method: str | None, template: bool, outlives: bool) -> Crew:
-    """The crew of this process that stands for this one."""
+    """The crew of this process for an unpickled one, made if there is none."""
     found = _made.get(key)
     if found is None:
         found = Crew(num_workers, multiprocessing_context=method, template=template, workers_outlive_signals=outlives)

@@ -1,4 +1,4 @@
-"""The iterators of a loader: over the ring, torch's of a loader without workers, and the prefetcher above either."""
+"""Makes a loader's iterators: one over the ring, or torch's, and a prefetcher on top if batches go to a device."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def rides(loader: Any) -> bool:
     """Whether a new iterator rides the ring.  If it has workers and does not, this warns."""
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
-        off_the_ring.say_or_refuse(loader, why)
+        off_the_ring.warn_or_refuse(loader, why)
     read_elsewhere.iterates(loader)
     return why is None
 
 
 def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    """A further iterator of ours.
+    """Make one more iterator of ours.
 
     Args:
         loader: The loader.
@@ -49,7 +49,7 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: as above."""
+    """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: see another()."""
     end_workers_that_cannot_go_on(loader)
     if rides and (started := start.taken(loader)) is not None:
         return started
@@ -96,7 +96,7 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator:
 
 
 def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
-    """An iterator of torch's.  Without workers, its batches are counted.
+    """An iterator of torch's.  Without workers, shmloader counts its batches, so that it can resume.
 
     Args:
         loader: The loader.

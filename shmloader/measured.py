@@ -27,7 +27,7 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
 
 
 def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
-    """What a loader's dataset, and those that torch has made it of, say of themselves: docs/caching.md."""
+    """The lines that a loader's dataset, and the datasets inside it, add to the report: docs/caching.md."""
     found: list[tuple[str, str]] = []
     for part in with_parts(loader.dataset):
         if (lines := getattr(type(part), "__report_lines__", None)) is not None:
@@ -60,7 +60,7 @@ class Measured:
 
         Raises:
             ValueError: `since` is something else.
-            RuntimeError: There are no extensions here, so nothing is measured.
+            RuntimeError: shmloader's extensions cannot be used here, so nothing is measured.
 
         Example:
             >>> for batch in loader: ...
@@ -85,8 +85,8 @@ class Measured:
 
         Raises:
             ValueError: `since` is something else.
-            RuntimeError: There are no extensions here; or `ranks` was given, and torch.distributed is not initialised
-                or not all ranks have called it.
+            RuntimeError: shmloader's extensions cannot be used here; or `ranks` was given, and torch.distributed is not
+                initialised or not all ranks have called this.
 
         Example:
             >>> print(loader.report())
@@ -129,8 +129,8 @@ class Measured:
 
         Raises:
             ValueError: `batches` is not positive, or more than 16 million batches or chunks.
-            OSError: There can be no such file, or the path is not a regular file.
-            RuntimeError: Another trace of this loader is being recorded, or there are no extensions here.
+            OSError: No file can be made there, or the path is not a regular file.
+            RuntimeError: Another trace of this loader is being recorded, or shmloader's extensions cannot be used here.
 
         Example:
             >>> loader.trace("t.json", batches=200)

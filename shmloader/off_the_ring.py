@@ -5,9 +5,9 @@ NOTE [ Off the ring ]
 A loader that cannot ride the ring loads as torch's does: the same batches, without the ring's features.  That is never
 silent.  There is a RuntimeWarning, once for each reason in a process, with a remedy.  If the user gave an option that
 only the ring can honour (`on_worker_death="respawn"` for example), it is a RuntimeError.  Otherwise a user who relies
-on it would find out at night, when a worker dies.
+on it would notice only when a worker dies.
 
-Without workers there is nothing to carry.  That is neither a warning nor an error.
+Without workers there are no batches to transport, so that is neither a warning nor an error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import ONLY_ON_THE_RING
 
-_NOT_THE_USERS = ("shmloader.", "torch.utils.data")
+_LIBRARIES = ("shmloader.", "torch.utils.data")
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def why_not_here() -> str | None:
@@ -68,8 +68,9 @@ def _makes_threads(context: Any) -> bool:
 def why_not_of(kind: type) -> str | None:
     """Why no loader of this class rides the ring; None if it may, as far as the class shows.
 
-    `_get_iterator` is torch's hook.  A class with its own rides if that calls super()._get_iterator() and comes before
-    ours in the order of classes.  After ours it would never be called, so torch's iterator is used then.
+    `_get_iterator` is torch's hook.  A class that overrides it rides if the override calls super()._get_iterator() and
+    comes before ours in the method resolution order.  After ours, it would never be called, so torch's iterator is used
+    then.
     """
     stock = vars(torch.utils.data.DataLoader)["_get_iterator"]
     before = True
@@ -91,7 +92,7 @@ def why_not_of(kind: type) -> str | None:
 
 
 def calls_back(kind: type) -> bool:
-    """Whether a class's own `__iter__` calls another one's for the iterator, as far as its code shows."""
+    """Whether a class's own `__iter__` gets the iterator from `_get_iterator` or another `__iter__`, by its code."""
     return any(_names(found, "_get_iterator", "__iter__") for found in vars(kind).values())
 
 
@@ -103,7 +104,7 @@ def _names(function: Any, *names: str) -> bool:
     return any(name in code.co_names for name in names) or any(_names(inner, *names) for inner in code.co_consts)
 
 
-def say_or_refuse(loader: Any, why: str) -> None:
+def warn_or_refuse(loader: Any, why: str) -> None:
     """Warn that a loader with workers does not ride the ring, once for each reason in a process, or refuse to iterate.
 
     Raises:
@@ -139,8 +140,8 @@ def warn_once(message: str, stacklevel: int | None = 4) -> None:
         stacklevel: As in warnings.warn(), counted from here; the default is the line that iterates over the loader, and
             None is the first caller that is neither shmloader's nor torch's loader.
     """
-    if message not in _said:
-        _said.add(message)
+    if message not in _warned:
+        _warned.add(message)
         warnings.warn(message, RuntimeWarning, stacklevel=caller()[1] if stacklevel is None else stacklevel)
 
 
@@ -148,6 +149,6 @@ def caller() -> tuple[types.FrameType | None, int]:
     """The first caller that is neither shmloader's nor torch's loader, and its stacklevel for this one's caller."""
     frame: types.FrameType | None = sys._getframe(1)
     level = 1
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_NOT_THE_USERS):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1
     return frame, level

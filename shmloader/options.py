@@ -1,10 +1,10 @@
-"""The options that torch's loader does not have: the default of each, and the values that it may have.
+"""The options that torch's loader does not have: their defaults and their allowed values.
 
 NOTE [ Options ]
 
     1. `DataLoader.__init__` makes an `Options` of its arguments, which checks each value, and sets them as attributes
        of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
-    2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them again when an iterator is made.
+    2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them all when an iterator is made.
        Layers below the face get that object and read `options.chunk_size`.  None of them reads the loader's attribute.
     3. requirements.py checks what a value needs of the loader (its dataset, its collate function) and of the machine.
     4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
@@ -106,7 +106,7 @@ class Options:
     """The options of one loader.  `DataLoader` documents each of them.
 
     torch's iterators cannot honour those that are `only_on_the_ring`: NOTE [ Off the ring ].  `spare_slots` is not one
-    of them, because off the ring each batch is the consumer's own anyway, and neither is `strict_pinning`, because
+    of them, because off the ring each batch belongs to the user in any case.  Neither is `strict_pinning`, because
     torch's own pinning is as strict.
 
     Raises:

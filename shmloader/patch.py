@@ -42,7 +42,7 @@ from shmloader.options import DEFAULTS
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
-# There is no warning for subclasses in these packages.  Nobody builds torch's own.  torchdata's makes its own
+# There is no warning for subclasses in these packages.  torch's own are built by no user.  torchdata's makes its own
 # iterators, and raises if it is combined with ours.  accelerate's and Ray's wrap a loader that these build by name.
 WRAPPERS = ("torch", "torchdata", "accelerate", "ray")
 
@@ -50,7 +50,7 @@ _lock = threading.Lock()
 _patches: dict[Patch, None] = {}  # in the order in which they were applied; torch is patched while there is one
 _covered: dict[type, type] = {}  # a subclass of torch's -> the class that its instances get
 _made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, also of old patches
-_said: weakref.WeakSet[type] = weakref.WeakSet()
+_warned: weakref.WeakSet[type] = weakref.WeakSet()
 _inits: list[Any] = []  # [torch's __init__, its replacement], while torch is patched
 
 
@@ -82,7 +82,7 @@ class Patch:
     def undo(self) -> None:
         """Have these names build torch's loaders again, once all other patches that cover them are undone too.
 
-        Loaders that were built under the patch stay ours.  A second call does no harm.
+        Loaders that were built under the patch stay ours.  A second call does nothing.
         """
         with _lock:
             _patches.pop(self, None)
@@ -181,8 +181,8 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
     patch = Patch(named, options)
     patch._apply()
     for kind, remedy in patch.uncovered.items():
-        if kind not in _said:
-            _said.add(kind)
+        if kind not in _warned:
+            _warned.add(kind)
             warnings.warn(
                 f"patch_torch() does not reach {_name(kind)}, which inherits from torch's DataLoader. Its loaders stay "
                 f"torch's. {remedy}",
@@ -247,10 +247,10 @@ def _reduce(self: Any, protocol: Any) -> Any:
     made = type(self)
     theirs = made.__bases__[0]
     make, arguments, *state = super(made, self).__reduce_ex__(protocol)
-    return _turned, (theirs, make, tuple(theirs if one is made else one for one in arguments)), *state
+    return _rebuilt, (theirs, make, tuple(theirs if one is made else one for one in arguments)), *state
 
 
-def _turned(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
+def _rebuilt(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
     loader = make(*arguments)
     object.__setattr__(loader, "__class__", _made_of(theirs))
     return loader
@@ -286,9 +286,9 @@ def _why_not(kind: Any) -> str | None:
 def _serves_torchs_iterator(loader: Any) -> None:
     """Warn if torch's iterator serves a class that the patch does not reach: a later one, or no subclass."""
     kind = type(loader)
-    if kind is _TorchLoader or kind in _said or not loader.num_workers or kind.__module__.startswith("torch."):
+    if kind is _TorchLoader or kind in _warned or not loader.num_workers or kind.__module__.startswith("torch."):
         return
-    _said.add(kind)
+    _warned.add(kind)
     remedy = (
         _remedy(kind)
         if issubclass(kind, _TorchLoader)

@@ -1,4 +1,4 @@
-"""Where samples lie: what a dataset says of an index (`__place__`), also through torch's wrappers.
+"""Where samples lie in storage: a dataset's `__place__`, also through torch's wrappers.
 
 A place is any value that is equal for samples that are cheap to read one after the other: the number of a row group, of
 a shard, of a chunk of HDF5.  Only the trainer asks for it, when it cuts batches (trainer/windows.py).
@@ -19,10 +19,10 @@ BY_DATASET = "place"  # the value of group_by that asks the dataset
 
 
 def place_of(dataset: Any) -> Place | None:
-    """The function that says where an index of a dataset lies; None if the dataset does not say it.
+    """The function that returns the place of an index of a dataset; None if the dataset has no `__place__`.
 
-    torch's Subset and ConcatDataset are looked into, unless a subclass has a `__getitem__` of its own.  A part of a
-    ConcatDataset that does not say it is one place.
+    It looks inside torch's Subset and ConcatDataset, unless a subclass has a `__getitem__` of its own.  A part of a
+    ConcatDataset without a `__place__` counts as one place.
     """
     if callable(getattr(dataset, "__place__", None)):
         return lambda index: dataset.__place__(index)
@@ -64,20 +64,20 @@ class Places:
         place = place_of(dataset) if by_dataset else group_by
         assert place is not None  # requirements.py
         self._place: Place = place
-        self._who = "__place__ of the dataset" if by_dataset else f"the function group_by={group_by!r}"
+        self._source = "__place__ of the dataset" if by_dataset else f"the function group_by={group_by!r}"
 
     def __call__(self, index: Any) -> Hashable:
         """Where the sample of an index lies.
 
         Raises:
-            RuntimeError: It could not be said.
-            TypeError: What was said cannot be compared with other places.
+            RuntimeError: The function raised.
+            TypeError: What it returned cannot be compared with other places.
         """
         try:
             place = self._place(index)
         except Exception as error:
             raise RuntimeError(
-                f"{self._who} raised {type(error).__name__} for index {index!r}: {error}. "
+                f"{self._source} raised {type(error).__name__} for index {index!r}: {error}. "
                 "It has to say for each index of the sampler where that sample lies. Correct it, or leave group_by out."
             ) from error
         try:
@@ -86,7 +86,7 @@ class Places:
                 raise TypeError("a tensor is equal only to itself")
         except TypeError as error:
             raise TypeError(
-                f"{self._who} returned {place!r} for index {index!r}: {error}. "
+                f"{self._source} returned {place!r} for index {index!r}: {error}. "
                 "A place has to be hashable, and equal to the place of each sample that lies there. Return an int, a "
                 "string, or a tuple of these."
             ) from None

@@ -32,7 +32,7 @@ from shmloader.options import DEFAULTS
 
 
 class Note:
-    """What is known of a loader of ours, also after it is gone.
+    """What is recorded about a loader of ours.  It outlives the loader.
 
     Attributes:
         loader: The loader.
@@ -153,12 +153,12 @@ def why_escaped(loader: Any) -> str | None:
 
 
 def why_not(loader: Any) -> str | None:
-    """Why this loader's batches do not ride the ring, as far as is known; None if they do."""
+    """Why this loader's batches do not ride the ring, in general or by their latest iterator; None if they do."""
     return off_the_ring.why_not(loader) or why_escaped(loader)
 
 
 def read_by_another(loader: Any) -> str | None:
-    """The report of a loader that was never iterated over while its dataset is read; None for any other loader."""
+    """The report for a loader that was never iterated over while another one reads its dataset; otherwise None."""
     note = _note_of(loader)
     if note is None or note.iterated or note.reader is None:
         return None
@@ -214,7 +214,7 @@ def _ours_begins(iterator: Any, loader: Any) -> None:
         "which return shmloader's"
     )
     _escaped[loader] = why
-    off_the_ring.say_or_refuse(loader, why)
+    off_the_ring.warn_or_refuse(loader, why)
 
 
 def _theirs_begins(loader: Any, dataset: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the options of a loader require of its other arguments, its dataset and this machine.
+"""Checks what a loader's options need: of its other arguments, its dataset and this machine.
 
 options.py checks whether a value is one that an option may have.
 """
@@ -61,7 +61,7 @@ def check_requirements(loader: Any, options: Options) -> None:
 
 
 def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
-    """How many workers a loader has, and how they are started: as its crew says, if it has one.
+    """How many workers a loader has, and how they are started: those of its crew, if it has one.
 
     Raises:
         ValueError: The loader was given something else.
@@ -90,7 +90,7 @@ def _check_context(crew: Any, context: Any) -> None:
 
 
 def _starts_alike(context: Any, other: Any) -> bool:
-    """Whether two contexts are one, or copies of one: a loader that is copied or unpickled has a copy."""
+    """Whether two contexts start processes alike.  A loader that is copied or unpickled has a copy of its context."""
     if context is other:
         return True
     return type(context) is type(other) and context.get_start_method() == other.get_start_method()

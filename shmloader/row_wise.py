@@ -1,4 +1,4 @@
-"""Marks collate functions that give rows, so that workers may make a batch in chunks."""
+"""Marks collate functions whose rows can be made in chunks, by several workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW_WISE = "_shmloader_row_wise"
 
 
 def row_wise(collate_fn: Collate) -> Collate:
-    """Mark a collate function that makes, from some samples, the rows that they have in the whole batch.
+    """Mark a collate function that makes, from some of a batch's samples, their rows of the batch.
 
     With `chunk_size`, such a function is called once for each chunk.  It must return tensors or arrays whose first
     dimension counts the samples, or lists and tuples with one object a sample (strings for example), in any nesting of

@@ -1,4 +1,4 @@
-"""The options of a loader that a framework builds: those of patch_torch(), and those of the loader it is built from.
+"""The options of a loader that a framework builds: those of patch_torch(), and of the loader that it is built from.
 
 NOTE [ Take over ]
 
@@ -56,7 +56,7 @@ def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str
         given: Its named arguments.
         defaults: The options of living patches.
     """
-    asked = {**defaults, **_of_the_one_before(arguments, given)}
+    asked = {**defaults, **_options_of_source(arguments, given)}
     asked = {name: option for name, option in asked.items() if name not in given}
     initialise: Any = DataLoader.__init__
     before = dict(vars(loader))
@@ -68,12 +68,12 @@ def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str
             dropped = [name for name in asked if re.search(rf"\b{name}\b", str(error))]
             if not dropped:
                 raise
-            _say_left_out(loader, {name: asked.pop(name) for name in dropped}, error)
+            _warn_left_out(loader, {name: asked.pop(name) for name in dropped}, error)
             vars(loader).clear()  # torch does not let `dataset` be set again
             vars(loader).update(before)
 
 
-def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> None:
+def _warn_left_out(loader: Any, options: dict[str, Any], error: Exception) -> None:
     off_the_ring.warn_once(
         f"a {type(loader).__name__} that a framework built was not given {_arguments(options)}. patch_torch() or the "
         f"loader that it was built from asks for that, and this loader cannot have it: {error}",
@@ -81,12 +81,12 @@ def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> Non
     )
 
 
-def _of_the_one_before(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _options_of_source(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The options of the living loader from which this one is built; empty if there is none."""
     try:
         torchs = {name: value for name, value in given.items() if name not in DEFAULTS}
         bound = _TORCHS.bind(None, *arguments, **torchs).arguments
-    except TypeError:  # the constructor will raise it
+    except TypeError:  # the constructor will raise the same error
         return {}
     workers, collate = bound.get("num_workers", 0), bound.get("collate_fn")
     found = [
@@ -116,5 +116,5 @@ def _arguments(options: dict[str, Any]) -> str:
 
 
 def merged(options: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The options of several patches together, the first patch first; a later one's value counts."""
+    """The options of several patches together, the first patch first.  A later patch's value counts."""
     return {name: value for each in options for name, value in each.items()}

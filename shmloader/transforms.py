@@ -30,7 +30,7 @@ class OfImages:
         return self.calculate(tensor) if is_image else tensor
 
     def calculate(self, images: torch.Tensor) -> torch.Tensor:
-        """The numbers of images."""
+        """The images as numbers."""
         raise NotImplementedError
 
 
@@ -43,19 +43,19 @@ class _Normalize(OfImages):
         self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
         self._dtype = dtype
         self._memory_format = memory_format
-        # By device and stream, because memory that one stream allocated may be in use on another when it is freed.
-        self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
+        # by device and stream, because memory that one stream allocated may be in use on another when it is freed
+        self._constants: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def calculate(self, images: torch.Tensor) -> torch.Tensor:
         device = images.device
         at = device, None if device.type == "cpu" else torch.accelerator.current_stream(device)
-        if at not in self._there:
-            self._there[at] = self._scale.to(device), self._shift.to(device)
-        scale, shift = self._there[at]
+        if at not in self._constants:
+            self._constants[at] = self._scale.to(device), self._shift.to(device)
+        scale, shift = self._constants[at]
         return (images * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_there": {}}  # a loader is pickled with it, and may be sent to another machine
+        return {**self.__dict__, "_constants": {}}  # a loader is pickled with it, and may be sent to another machine
 
 
 def normalize_on_device(
@@ -66,9 +66,9 @@ def normalize_on_device(
 ) -> Any:
     """Make a function for `on_device` that normalises images on the device: `(x / 255 - mean) / std`.
 
-    So images travel as bytes, a quarter of what float32 takes.  The function computes in float32 and rounds once.  It
-    takes every uint8 tensor of shape (N, C, H, W) in the batch for images, if C is the number of means, and leaves
-    everything else as it is.
+    Images then travel as bytes, which take a quarter of float32's memory.  The function computes in float32 and rounds
+    once.  It treats every uint8 tensor of shape (N, C, H, W) in the batch as images, if C is the number of means, and
+    leaves everything else unchanged.
 
     Args:
         mean, std: One value for each channel, of pixels between 0 and 1.

@@ -21,14 +21,14 @@ def hearers(dataset: Any) -> Iterator[Any]:
 
 
 def with_parts(dataset: Any) -> Iterator[Any]:
-    """A dataset, and all that torch has made it of."""
+    """A dataset, and all datasets inside torch's wrappers, at any depth."""
     yield dataset
     for part in _parts(dataset):
         yield from with_parts(part)
 
 
 def innermost(dataset: Any) -> Iterator[Any]:
-    """The datasets inside all wrappers of torch's; this one, if it is none of them."""
+    """The datasets inside all of torch's wrappers; the dataset itself, if it is no wrapper."""
     parts = _parts(dataset)
     for part in parts:
         yield from innermost(part)
@@ -37,9 +37,9 @@ def innermost(dataset: Any) -> Iterator[Any]:
 
 
 def is_got_one_by_one(dataset: Any) -> bool:
-    """Whether a dataset's `__getitems__` only gets one sample after the other.
+    """Whether a dataset's `__getitems__` only calls `__getitem__` for one sample after the other.
 
-    Those of Subset and StackDataset do, if all datasets inside them do.
+    For Subset and StackDataset that is so if it is so for all datasets inside them.
     """
     if getattr(dataset, "__getitems__", None) is None:
         return True

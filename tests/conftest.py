@@ -542,7 +542,7 @@ def differs(reason: str) -> Any:
 
 @pytest.fixture(scope="module")
 def impatient_torch() -> Any:
-    """torch looks for dead workers every 5 s, and waits as long for each that it cannot reach any more."""
+    """torch looks for dead workers every 5 s, and waits as long for each that it can no longer reach."""
     iterator = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
     with pytest.MonkeyPatch.context() as patch:
         for module in (torch.utils.data._utils, torch.utils.data._utils.worker):

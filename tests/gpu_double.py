@@ -271,7 +271,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DoubleG
         monkeypatch.setattr("shmloader.device.accelerator.count", lambda: 1)
         return double
 
-    monkeypatch.setattr(pinning, "_said", False)
+    monkeypatch.setattr(pinning, "_warned", False)
     # torch's own raises where it has no device
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
     yield install

@@ -138,7 +138,7 @@ class BothSides:
         return peek(self.segment, *self.header_at(name))
 
     def header_at(self, name: str) -> tuple[int, int]:
-        """Where a word of the payload, or of what was said of the batch, lies."""
+        """Where a word of the payload, or of the worker's report on the batch, lies."""
         if name in PAYLOAD:
             return payload_at(self.segment, self.payload, name)
         return entry_at(self.segment, self.filled, name)

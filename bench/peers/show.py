@@ -77,7 +77,7 @@ def limit_of(case: str) -> str:
     if case not in CASES:
         return "bare processes that import torch" if case == SPAWN else "one wake-up"
     if CASES[case].has_work:
-        return "the dataset's and the collate function's own code in as many processes, for nobody"
+        return "the dataset's and the collate function's own code in as many processes, without handing anything over"
     return "memcpy by as many processes, and handing over"
 
 

@@ -35,7 +35,7 @@ def _members(files: list[Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def pack_small(path: Path, members: int, size: int) -> None:
-    """An archive of so many members, two a sample: one of `size` bytes and one of a byte."""
+    """An archive of `members` members, two for each sample: one of `size` bytes and one of a byte."""
     large = b"x" * size
 
     def each() -> Iterator[tuple[str, bytes]]:
@@ -47,7 +47,7 @@ def pack_small(path: Path, members: int, size: int) -> None:
 
 
 def pack_sized(path: Path, pictures: int, size: int) -> None:
-    """An archive of so many pictures of `size` bytes each, which are no pictures: nobody decodes them."""
+    """An archive of files of `size` bytes, named as pictures.  Their bytes are no pictures, because none is decoded."""
     _write(path, ((f"train/{k:08}.jpg", k.to_bytes(4, "little") * (size // 4)) for k in range(pictures)))
 
 

@@ -69,14 +69,14 @@ def far_load(
         dataset = Pictures(f"{url}0.tar", index=f"{folder}/far.index", progress=False)
         options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"}
         sampler = _Endless(len(dataset))
-        ahead = max(1, depth // (workers * batch_size))
+        per_worker = max(1, depth // (workers * batch_size))  # batches that each worker has announced
         if way == TORCH:
             loader: Any = torch.utils.data.DataLoader(dataset, batch_size, sampler=sampler, **options)
         else:
-            options |= {"prefetch_factor": 2 * ahead, "look_ahead": 0 if way == PLAIN else ahead}
+            options |= {"prefetch_factor": 2 * per_worker, "look_ahead": 0 if way == PLAIN else per_worker}
             loader = shmloader.DataLoader(dataset, batch_size, sampler=sampler, **options)
         batches = iter(loader)
-        at_first = 1 if way != LOOKING_AHEAD else WARM_UP * ahead
+        at_first = 1 if way != LOOKING_AHEAD else WARM_UP * per_worker
         for _ in range(at_first * workers):
             next(batches)
         begin, cpu, count = time.perf_counter(), cpu_seconds(server), 0

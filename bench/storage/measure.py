@@ -137,7 +137,7 @@ def _batches(folder: str, way: str, workers: int, batch_size: int) -> Iterator[A
 
 
 class _Shuffled(torch.utils.data.Dataset[Any]):
-    """A dataset at random, without an end, for a loader that takes samples in their order."""
+    """A dataset's samples in random order, repeated without an end, for a loader that takes samples in order."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -169,13 +169,13 @@ def index(members: int, size: int) -> dict[str, float]:
         shards.make_index()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         before, opened = _rss(), []
-        kept = []
+        all_opened = []  # they stay alive until the memory is measured
         for _ in range(OPENED):
             begin = time.perf_counter()
             again = Shards(path)
             len(again)
             opened.append(time.perf_counter() - begin)
-            kept.append(again)
+            all_opened.append(again)
         rss = (_rss() - before) / OPENED
         begin = time.process_time()
         with tarfile.open(path) as archive:
@@ -221,8 +221,8 @@ def far(folder: str, depth: int, seconds: float, latency: float, megabytes: floa
                 announced.append(next(order))
                 if depth:
                     shards.__prefetch__(announced[-1:])
-            sample_of = shards[announced.pop(0)]
-            size += sum(len(of) for of in sample_of.values() if isinstance(of, bytes))
+            columns = shards[announced.pop(0)]
+            size += sum(len(value) for value in columns.values() if isinstance(value, bytes))
             count += 1
         cpu = time.process_time() - cpu
         return {"samples": count / spent, "bytes": size / spent, "cpu": 1e6 * cpu / count}

@@ -104,9 +104,9 @@ class Storage(Question):
         if LOAD in given.parts:
             loader = {"workers": given.workers, "batch_size": given.batch_size}
             for way in ways:
-                of = {"part": LOAD, "way": way}
+                labels = {"part": LOAD, "way": way}
                 turns.append(
-                    Turn(of, "bench.storage.measure:load", {**where, **loader, "way": way}, 2 * given.seconds, slow)
+                    Turn(labels, "bench.storage.measure:load", {**where, **loader, "way": way}, 2 * given.seconds, slow)
                 )
         if INDEX in given.parts:
             archive = {"members": given.members, "size": given.member_size}
@@ -115,9 +115,9 @@ class Storage(Question):
             server = {"latency": given.latency, "megabytes": given.megabytes}
             why = missing(("aiohttp",))
             for depth in given.depths:
-                of = {"part": FAR, "depth": str(depth)}
+                labels = {"part": FAR, "depth": str(depth)}
                 arguments = {**where, **server, "depth": depth}
-                turns.append(Turn(of, "bench.storage.measure:far", arguments, 2 * given.seconds, slow, failure=why))
+                turns.append(Turn(labels, "bench.storage.measure:far", arguments, 2 * given.seconds, slow, failure=why))
         if FAR_LOAD in given.parts:
             server = {"seconds": given.seconds, "latency": given.latency, "megabytes": given.megabytes}
             why = missing(("aiohttp",))
@@ -125,17 +125,17 @@ class Storage(Question):
             for way, depth in cases[at % len(cases) :] + cases[: at % len(cases)]:
                 batch_size = max(1, depth // (4 * given.workers))  # four batches of each worker are under way
                 loader = {"way": way, "depth": depth, "batch_size": batch_size, "workers": given.workers}
-                of = {"part": FAR_LOAD, "way": way, "depth": str(depth)}
+                labels = {"part": FAR_LOAD, "way": way, "depth": str(depth)}
                 arguments = {**loader, **server}
                 far = "bench.storage.far_load:far_load"
-                turns.append(Turn(of, far, arguments, 3 * given.seconds, slow, failure=why))
+                turns.append(Turn(labels, far, arguments, 3 * given.seconds, slow, failure=why))
         if PLACE in given.parts:
             why = missing(("pyarrow",))
             loader = {"workers": given.workers, "batch_size": given.batch_size}
             for groups in given.groups:
-                of = {"part": PLACE, "groups": str(groups)}
+                labels = {"part": PLACE, "groups": str(groups)}
                 arguments = {**loader, "groups": groups}
-                turns.append(Turn(of, "bench.storage.places:place", arguments, 20, slow, failure=why))
+                turns.append(Turn(labels, "bench.storage.places:place", arguments, 20, slow, failure=why))
         return turns
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Storage(Question):
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether something failed that could be measured."""
         needs = {FAR: "aiohttp", FAR_LOAD: "aiohttp", PLACE: "pyarrow"}
-        failing = (of["part"] for of in result["measurements"] if "failure" in of)
+        failing = (measured["part"] for measured in result["measurements"] if "failure" in measured)
         return any(part not in needs or not missing((needs[part],)) for part in failing)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
@@ -155,19 +155,20 @@ class Storage(Question):
                 table = Table(title=f"{unit}; medians \\[min..max]", title_justify="left")
                 for heading in ("", unit, "speed / files", "speed / WebDataset"):
                     table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
-                for way, of in found[part].items():
-                    ratios = [shown(of[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
-                    table.add_row(LABELS[way], shown(of["figure"], all_of_it=True), *ratios)
+                for way, figures in found[part].items():
+                    ratios = [shown(figures[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
+                    table.add_row(LABELS[way], shown(figures["figure"], all_of_it=True), *ratios)
                 out.print(table)
         for part in (INDEX, FAR, FAR_LOAD, PLACE):
             if part in found:
                 table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
                 table.add_column("")
-                names = list(dict.fromkeys(name for of in found[part].values() for name in of))
+                names = list(dict.fromkeys(name for figures in found[part].values() for name in figures))
                 for name in names:
                     table.add_column(name, justify="right", no_wrap=True)
-                for row, of in found[part].items():
-                    table.add_row(row, *(shown(of[name], all_of_it=True) if name in of else "-" for name in names))
+                for row, figures in found[part].items():
+                    cells = (shown(figures[name], all_of_it=True) if name in figures else "-" for name in names)
+                    table.add_row(row, *cells)
                 out.print(table)
         print_lines(out, failures(result["measurements"], "part"), style="red")
         print_lines(out, [in_one_line(result["machine"])])
@@ -181,69 +182,73 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         the same round; far_load: see _beside_torch(); index, far, place: of each figure median, least and most, see
         measure.py and places.py.
     """
-    good = [of for of in measurements if "failure" not in of]
+    good = [measured for measured in measurements if "failure" not in measured]
     result: dict[str, Any] = {}
     for name, part, figure in ((SAMPLES, SAMPLES, ""), (LOAD, LOAD, "images_per_second"), (LOAD_CPU, LOAD, "cpu")):
         rounds: dict[int, dict[str, float]] = {}
-        for of in good:
-            if of["part"] == part and (not figure or figure in of):
-                by = {of["way"]: of[figure]} if figure else {way: of[way] for way in LABELS if way in of}
-                rounds.setdefault(of["round"], {}).update(by)
+        for measured in good:
+            if measured["part"] == part and (not figure or figure in measured):
+                ways = {way: measured[way] for way in LABELS if way in measured}
+                by = {measured["way"]: measured[figure]} if figure else ways
+                rounds.setdefault(measured["round"], {}).update(by)
         if rounds:
             result[name] = _compared(list(rounds.values()), is_time=name != LOAD)
     for part in (INDEX, FAR, PLACE):
         rows: dict[str, list[dict[str, float]]] = {}
-        for of in good:
-            if of["part"] == part:
-                rows.setdefault(_row(of), []).append(of)
+        for measured in good:
+            if measured["part"] == part:
+                rows.setdefault(_row(measured), []).append(measured)
         if rows:
             result[part] = {
                 row: {
-                    name: spread(of[name] for of in several)
+                    name: spread(measured[name] for measured in several)
                     for name in several[0]
                     if isinstance(several[0][name], float)
                 }
                 for row, several in rows.items()
             }
-    if any(of["part"] == FAR_LOAD for of in good):
-        result[FAR_LOAD] = _beside_torch([of for of in good if of["part"] == FAR_LOAD])
+    if any(measured["part"] == FAR_LOAD for measured in good):
+        result[FAR_LOAD] = _beside_torch([measured for measured in good if measured["part"] == FAR_LOAD])
     return result
 
 
 def _beside_torch(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """Of each loader that reads from afar its figures, and how many times as quick it is as torch's in that round."""
     rows: dict[str, list[dict[str, float]]] = {}
-    torchs = {of["round"]: of["samples"] for of in measurements if of["way"] == TORCH}
-    for of in measurements:
-        row = f"ours, {of['depth']} under way" if of["way"] == LOOKING_AHEAD else FAR_LABELS[of["way"]]
-        rows.setdefault(row, []).append(of)
+    torchs = {measured["round"]: measured["samples"] for measured in measurements if measured["way"] == TORCH}
+    for measured in measurements:
+        way = measured["way"]
+        row = f"ours, {measured['depth']} under way" if way == LOOKING_AHEAD else FAR_LABELS[way]
+        rows.setdefault(row, []).append(measured)
     return {
         row: {
-            **{name: spread(of[name] for of in several) for name in ("samples", "of_limit", "cpu")},
-            "to_torch": spread(of["samples"] / torchs[of["round"]] for of in several if of["round"] in torchs),
+            **{name: spread(measured[name] for measured in several) for name in ("samples", "of_limit", "cpu")},
+            "to_torch": spread(
+                measured["samples"] / torchs[measured["round"]] for measured in several if measured["round"] in torchs
+            ),
         }
         for row, several in sorted(rows.items())
     }
 
 
-def _row(of: dict[str, Any]) -> str:
+def _row(measured: dict[str, Any]) -> str:
     """The name of a measurement's row."""
-    if of["part"] == PLACE:
-        return f"{of['groups']} row groups"
-    return f"{of['depth']} under way" if of["part"] == FAR else "one archive"
+    if measured["part"] == PLACE:
+        return f"{measured['groups']} row groups"
+    return f"{measured['depth']} under way" if measured["part"] == FAR else "one archive"
 
 
 def _compared(rounds: list[dict[str, float]], is_time: bool) -> dict[str, Any]:
     def quicker(way: str, than: str) -> Any:
-        both = [of for of in rounds if way in of and than in of]
-        return spread(of[than] / of[way] if is_time else of[way] / of[than] for of in both)
+        both = [figures for figures in rounds if way in figures and than in figures]
+        return spread(figures[than] / figures[way] if is_time else figures[way] / figures[than] for figures in both)
 
     return {
         way: {
-            "figure": spread(of[way] for of in rounds if way in of),
+            "figure": spread(figures[way] for figures in rounds if way in figures),
             "to_files": quicker(way, FILES),
             "to_webdataset": quicker(way, WEBDATASET),
         }
         for way in LABELS
-        if any(way in of for of in rounds)
+        if any(way in figures for figures in rounds)
     }

@@ -60,9 +60,9 @@ async def _answer(reader: Any, writer: Any, folder: Path, latency: float, bandwi
             begin = int(found[1]) if found else 0
             end = min(int(found[2]) + 1 if found and found[2] else status.st_size, status.st_size)
             state = "206 Partial Content" if found else "200 OK"
-            said = f"Content-Range: bytes {begin}-{end - 1}/{status.st_size}\r\n" if found else ""
+            content_range = f"Content-Range: bytes {begin}-{end - 1}/{status.st_size}\r\n" if found else ""
             writer.write(
-                f'HTTP/1.1 {state}\r\nAccept-Ranges: bytes\r\nETag: "{status.st_mtime_ns}"\r\n{said}'
+                f'HTTP/1.1 {state}\r\nAccept-Ranges: bytes\r\nETag: "{status.st_mtime_ns}"\r\n{content_range}'
                 f"Content-Length: {end - begin}\r\n\r\n".encode()
             )
             if method == "HEAD":

@@ -73,8 +73,8 @@ cdef class BatchReader:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
                 raise RuntimeError(
-                    f"{cut_by(lease)} needs samples of one structure and dtype, but got {told(whole.plan)} "
-                    f"{where(lease, 0)}, and {told(recipe.plan)} {where(lease, chunk)}"
+                    f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
+                    f"{where(lease, 0)}, and {described(recipe.plan)} {where(lease, chunk)}"
                 )
             if recipe is not whole:
                 whole.compare(recipe, chunk, lease)
@@ -175,7 +175,7 @@ cdef str where(Lease lease, Py_ssize_t chunk):
     return f"in the entries {reprlib.repr(lease.listed[chunk])}"
 
 
-cdef str told(plan):
+cdef str described(plan):
     """A plan, for people: its first nodes."""
     return reprlib.repr([token if is_leaf(token) else "object" if token is None else
                          f"{token[0].__name__} of {token[1]}" for token in plan])

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a crew's workers sleep on, whichever ring has something for them: NOTE [ Crew ] in trainer/shared_workers.py."""
+"""The bells of a crew's workers, which all its rings ring: NOTE [ Crew ] in trainer/shared_workers.py."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -9,17 +9,18 @@ from shmloader.core.ring cimport Mapping
 from shmloader.core.worker cimport WorkerSide
 
 
-cdef class Board:     # lines: a worker's bell, how many messages it was sent and has heard; the last has the trainer's bell
+# A line for each worker has its bell, and counts the messages sent and heard.  The last line has the trainer's bell.
+cdef class Board:
     cdef Mapping mapping
     cdef ring_worker *worker
     cdef readonly int workers
-    cdef uint32_t deaths                # a wait for a worker ends with each
+    cdef uint32_t deaths                # each death ends all waits for workers
 
 
 cdef class Hand:                        # a worker's side of the board
     cdef Board board
     cdef readonly int me
-    cdef uint32_t seen                  # messages
+    cdef uint32_t seen                  # messages that were heard
     cdef uint64_t turns                 # sequences claimed
     cdef ring_spin spin
 

@@ -21,10 +21,10 @@ LINE_BYTES = sizeof(ring_worker)        # for each worker, and one more
 
 @cython.final
 cdef class Board:
-    """The trainer's side of it.
+    """The trainer's side of the board.
 
     Args:
-        mapping: memory of LINE_BYTES for each worker and once more, all 0 at first.
+        mapping: memory of LINE_BYTES for each worker, and once more for the trainer, all 0 at first.
         workers: how many there are.
     """
 
@@ -32,19 +32,19 @@ cdef class Board:
         self.mapping, self.worker, self.workers = mapping, <ring_worker *>mapping.base, workers
 
     def renew(self, int worker) -> None:
-        """Another process is this worker from now on, which is not started yet: nothing was sent to it."""
+        """Prepare for another process as this worker, before it starts: no message was sent to it."""
         check_index("worker", worker, self.workers)
         ring_hear(&self.worker[worker], ring_notices(&self.worker[worker]))
 
     def notify(self, int worker) -> int:
-        """A message lies in this worker's socket.  Returns its number, for wait_heard()."""
+        """Wake this worker, because a message lies in its socket.  Returns the message's number, for wait_heard()."""
         check_index("worker", worker, self.workers)
         cdef uint32_t number = ring_notify(&self.worker[worker])
         ring_toll(&self.worker[worker].bell)
         return number
 
     def has_heard(self, int worker, uint32_t number) -> bool:
-        """Whether this worker has done what that message says, and all before it."""
+        """Whether this worker has carried out that message and all earlier ones."""
         check_index("worker", worker, self.workers)
         return ring_heard(&self.worker[worker]) - number < 0x80000000u
 
@@ -54,7 +54,7 @@ cdef class Board:
         ring_toll(&self.worker[self.workers].bell)
 
     def wait_heard(self, int worker, uint32_t number, double seconds) -> bool:
-        """Wait until it has.  False when `seconds` have passed, or a worker has died meanwhile, whichever it is."""
+        """Wait until has_heard().  False if `seconds` have passed, or any worker has died meanwhile."""
         cdef timespec deadline
         cdef int error = 0
         cdef uint32_t seen, deaths = self.deaths
@@ -77,9 +77,10 @@ cdef class Board:
 cdef class Hand:
     """A worker's side: it waits for something to do in any of its rings, or for a message.
 
-    It chooses the ring whose trainer will want this worker's batch first: that has the fewest batches to take before
-    it.  Where two are alike, it chooses the one where it has claimed nothing for longer.  So none starves: a trainer
-    that waits for this worker's batch has none before it, and the worker comes back after one batch of each other ring.
+    It chooses the ring whose trainer will want this worker's batch first: the one that takes the fewest other batches
+    before it.  If two are equal, it chooses the one in which it has claimed nothing for longer.  So no ring starves: if
+    a trainer waits for this worker's batch, no batch comes before it, and the worker makes at most one batch for each
+    other ring first.
 
     Args:
         board: the crew's.
@@ -90,7 +91,7 @@ cdef class Hand:
     def __cinit__(self, Board board not None, int me, bint spin):
         check_index("worker", me, board.workers)
         self.board, self.me, self.spin.yields = board, me, not spin
-        self.seen = ring_heard(&board.worker[me])       # what was sent to a process before this one is nobody's
+        self.seen = ring_heard(&board.worker[me])       # messages to a former process are not for this one
 
     cdef bint is_called(self) noexcept nogil:
         return ring_notices(&self.board.worker[self.me]) != self.seen
@@ -98,16 +99,16 @@ cdef class Hand:
     cdef WorkerSide choose(self, list sides):
         cdef WorkerSide side
         cdef WorkerSide found = None
-        cdef int64_t ahead, least = 0
+        cdef int64_t distance, least = 0        # batches until the trainer wants the side's next one
         for side in sides:
             if side.wants():
-                ahead = side.ahead()
-                if found is None or ahead < least or (ahead == least and side.turn < found.turn):
-                    found, least = side, ahead
+                distance = side.ahead()
+                if found is None or distance < least or (distance == least and side.turn < found.turn):
+                    found, least = side, distance
         return found
 
     cdef int pass_on(self, list sides, WorkerSide taken) except -1:
-        """Wake another worker for what is open to all in other rings: it may be this one that was woken for that."""
+        """Wake another worker if other rings have sequences open for ANY: perhaps only this one was woken for them."""
         cdef WorkerSide side
         cdef int k
         for side in sides:
@@ -125,8 +126,8 @@ cdef class Hand:
             sides: this worker's side of each ring that it serves.
 
         Returns:
-            The side, and the task, as WorkerSide.claim() gives it.  None: there is a message, to be read and done
-            before heard().
+            The side, and the task, as WorkerSide.claim() returns it.  None: a message has come.  Read it, carry it out,
+            and call heard().
         """
         cdef WorkerSide side
         cdef ring_worker *mine = &self.board.worker[self.me]
@@ -136,7 +137,7 @@ cdef class Hand:
             side = self.choose(sides)
             if side is not None:
                 if not ring_claim(&side.entry[side.cursor % side.entries], side.cursor, side.who, side.me):
-                    continue    # another one was quicker
+                    continue    # another worker was quicker
                 self.turns += 1
                 side.turn = self.turns
                 if len(sides) > 1:
@@ -162,7 +163,7 @@ cdef class Hand:
         return None
 
     def heard(self) -> None:
-        """What the next message says was done."""
+        """The next message was carried out."""
         self.seen += 1
         ring_hear(&self.board.worker[self.me], self.seen)
         ring_ring(&self.board.worker[self.board.workers].bell)

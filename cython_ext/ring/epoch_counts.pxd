@@ -10,31 +10,31 @@ from shmloader.core.progress cimport Progress
 cdef class Reading:
     cdef readonly uint64_t taken        # batches that were taken and read, or have an error in their place
     cdef object ready                   # a batch that was taken and is not handed out yet
-    cdef uint64_t number                # of the batch that was taken last: its number in the epoch, from 0
+    cdef uint64_t number                # in the epoch, from 0, of the batch that was taken last
     cdef readonly uint32_t samples      # how many are in it
     cdef int worker                     # which worker made it
     cdef readonly Progress delivered    # what was handed out
-    cdef public bint ended              # whoever calls next() was told that there are no more
+    cdef public bint ended              # next() has raised StopIteration at the epoch's end
 
 
 cdef class EpochCounts:
     # the conductor's
-    cdef public Indices source          # gives the indices; None: it was not asked yet
+    cdef public Indices source          # gives the indices; None before the first draw
     cdef object drawn                   # an index that was drawn and is not opened yet
     cdef list window                    # the indices that were drawn for the window that is opened next
-    cdef bint refused                   # it could not be opened
+    cdef bint refused                   # that index, or the window's first one, could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
     cdef readonly uint64_t samples      # how many samples are in these
     cdef public int last_worker         # the worker that the last batch was opened for; -1: none yet
     cdef readonly uint64_t first        # the sequence of the first batch
-    cdef public bint asks_next          # the next epoch may be begun while this one's last batches are under way
-    cdef public bint failed             # it was begun while another one was the user's, and its batches cannot be opened
+    cdef public bint asks_next          # the next epoch may begin while this one's last batches are under way
+    cdef public bint failed             # it began while another one was the user's, and opening its batches failed
     cdef uint64_t serial                # how many epochs the ring had before this one
     cdef int64_t dataset_epoch          # for datasets' set_epoch(); RING_NO_EPOCH: none
     # the reader's
     cdef readonly Reading reading
 
     cdef bint is_under_way(self) noexcept   # whether a batch was opened and is not taken
-    # Whether nothing is left to draw, and all that was opened was handed out.  It is computed, and nobody sets it.  An
-    # iterator that was closed or interrupted has no more batches to give either, but its epoch is not over.
+    # Whether nothing is left to draw, and all opened batches were handed out.  It is computed, never set.  A closed or
+    # interrupted iterator gives no more batches either, but its epoch is not over.
     cdef bint is_over(self) noexcept

@@ -1,11 +1,11 @@
 # cython: language_level=3
 """The numbers of one epoch, each with one owner.
 
-A batch is drawn (there is an index for it), opened (workers may make it), taken (out of the ring), handed out (the user
-has it).  Whoever draws and opens is the conductor; whoever takes and hands out is a reader.  Today both are the
-trainer, in one thread at a time.  They are apart in here because they may be two processes one day: of the reader's
-numbers the conductor looks at `taken` and at which streams have ended, and of the conductor's the reader looks at
-`opened` and at whether the source is exhausted.
+A batch is drawn (the sampler gave its index), opened (workers may make it), taken (out of the ring) and handed out (the
+user has it).  The conductor draws and opens; the reader takes and hands out.  Today both are the trainer, in one thread
+at a time.  Their numbers are apart because they may be two processes one day.  The conductor reads two of the reader's
+numbers: `taken`, and which streams have ended.  The reader reads two of the conductor's: `opened`, and whether the
+source is exhausted.
 """
 
 from atomics cimport RING_NO_EPOCH
@@ -31,8 +31,8 @@ cdef class EpochCounts:
     """How far an epoch is.
 
     Args:
-        numbered: whether batches come out of order, so that their numbers are to be looked at.
-        workers: of streams, each of which has an order of its own; otherwise 0.
+        numbered: whether batches come out of order, so that their numbers count.
+        workers: for streams, each of which has an order of its own: how many workers; otherwise 0.
     """
 
     def __init__(self, bint numbered=False, int workers=0):
@@ -52,7 +52,7 @@ cdef class EpochCounts:
         if self.source is not None:
             if self.source.last == EXHAUSTED and self.drawn is nothing:
                 return True
-            if self.source.last == RAISED:      # torch's loader ends where the sampler raised behind the last batch
+            if self.source.last == RAISED:      # torch's loader ends too if the sampler raises after the last batch
                 return True
         return reading.delivered.has_ended()    # the indices of streams have no end
 
@@ -72,7 +72,7 @@ cdef class EpochCounts:
         return self.drawn
 
     def hand_out(self, int samples) -> None:
-        """The batch of that index is the user's, or an error in its place.
+        """Count the batch of that index, or the error in its place, as handed out.
 
         Args:
             samples: how many are in it.

@@ -10,7 +10,7 @@ from shmloader.core.ring cimport NO_CELL, NO_ROOM, Ring, overwritten
 
 @cython.final
 cdef class Cells:
-    """Whose each cell is.  A ring of no streams has none, and then nothing here does anything.
+    """The owner of each cell.  Without streams a ring has no cells, and all methods do nothing.
 
     Args:
         ring: whose cells they are.
@@ -22,7 +22,7 @@ cdef class Cells:
         self.begin()
 
     cdef int begin(self) except -1:
-        """Another epoch begins: nothing is known of any stream, and no sequence is in flight."""
+        """Start another epoch: no stream has a state, and no sequence is in flight."""
         self.free, self.taken = list(range(self.count)), NO_CELL
         self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
         return 0
@@ -37,13 +37,13 @@ cdef class Cells:
         return self.free.pop() if self.count else NO_CELL
 
     cdef int took(self, uint32_t cell, uint32_t size) except -1:
-        if self.count and self.taken != NO_CELL:    # what was taken before was dropped
+        if self.count and self.taken != NO_CELL:    # the batch before was dropped
             self.free.append(self.taken)
         self.taken, self.size = cell, size
         return 0
 
     cdef int keep(self, int worker) except -1:
-        """What this worker's stream said behind the batch that was taken last is the latest that is known of it."""
+        """Make the state in the cell that was taken last the current state of this worker's stream."""
         cdef uint32_t before
         if not self.count or self.taken == NO_CELL:
             return 0
@@ -55,7 +55,7 @@ cdef class Cells:
         return 0
 
     cdef list read(self):
-        """What each stream said of itself: None where it said nothing, b"" where there was no memory to write it."""
+        """The state of each stream: None if it has none, b"" if there was no memory to write it."""
         cdef uint32_t cell, size
         cdef list found = []
         for cell, size in self.left:

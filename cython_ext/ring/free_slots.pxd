@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The trainer's accounts of the payload slots: which are free, lent, kept by a worker, held back for a device."""
+"""The trainer's accounts of the payload slots: free, lent, kept by a worker, or held back for a device."""
 
 from libc.stdint cimport uint8_t, uint64_t
 
@@ -7,9 +7,9 @@ from atomics cimport ring_header, ring_payload
 from shmloader.core.ring cimport Mapping
 from shmloader.core.turns cimport Meter
 
-cdef struct lending:                    # of a payload that is the user's
-    uint64_t since                      # nanoseconds; 0: it is not
-    uint64_t batches                    # taken by then, this one included
+cdef struct lending:                    # of a payload whose batch the user has
+    uint64_t since                      # nanoseconds; 0: the user has no batch in it
+    uint64_t batches                    # that were taken up to then, this one included
     uint64_t logged                     # its first sequence's number in the log
 
 
@@ -20,34 +20,34 @@ cdef class Slots:
     cdef int payloads
     cdef Py_ssize_t slot_at, slot_stride
     cdef readonly int lent              # payloads that a Lease holds
-    cdef int spare                      # how many may be
-    cdef uint8_t *is_lent               # which ones
-    cdef int *free                      # payloads nobody uses, a stack
+    cdef int spare                      # how many may be lent
+    cdef uint8_t *is_lent               # for each payload
+    cdef int *free                      # a stack of unused payloads
     cdef int frees
     cdef bint folded                    # payloads that become free give their pages back
-    cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
-    cdef dict keepers                   # of a payload that workers keep: which of them live
-    cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
-    cdef list returned                  # of these, those for which no events are awaited yet, and what was noted
-    cdef list reading                   # the others, and the events
-    cdef bint reclaiming                # one_at_a_time() has called something
-    cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
-    cdef tuple devices                  # on which of these devices
-    cdef list usual                     # what streams_here() has returned last
+    cdef int reserve                    # the first unused payload of the reserve, for those that workers keep
+    cdef dict keepers                   # for each payload that workers keep: those of them that live
+    cdef uint8_t *held_back             # for each payload: its guarded lease has died, and reclaim() has not come yet
+    cdef list returned                  # held back, without events to wait for yet; each with the streams noted
+    cdef list reading                   # held back, with the events to wait for
+    cdef bint reclaiming                # one_at_a_time() is running a function
+    cdef object current                 # returns the current stream of a device; None: no lease is guarded
+    cdef tuple devices                  # those that `current` is asked about
+    cdef list usual                     # what streams_here() returned last
     cdef Meter meter
     cdef lending *lending               # for each payload
 
-    cdef int pick(self) except -1                       # a free one, which a worker is to fill
-    cdef void lend(self, int payload) noexcept          # it is a lease's now
-    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept     # the batch is the user's since then
+    cdef int pick(self) except -1                       # a free payload, for a worker to fill
+    cdef void lend(self, int payload) noexcept          # a lease has it from now on
+    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept     # the user has its batch since then
     cdef void no_users(self, int payload) noexcept      # the last tensor over it died
-    cdef void give_back(self, int payload) noexcept     # it is no lease's any more
-    cdef void hold_back(self, int payload) noexcept     # a guarded lease of it has died
-    cdef list streams_here(self)                        # what a guarded lease that dies here would note
+    cdef void give_back(self, int payload) noexcept     # its lease has died
+    cdef void hold_back(self, int payload) noexcept     # its guarded lease has died
+    cdef list streams_here(self)                        # the current streams of this thread
     cdef int await_them(self, Py_ssize_t count, list events) except -1  # await_events()
-    cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of this one of awaiting()
-    cdef int retire(self, int payload, set keepers) except -1   # what was lent is kept by these workers
-    cdef int died(self, int worker) except -1           # it keeps nothing any more
-    cdef void fold_one(self, int payload) noexcept      # one that is free gives its pages back
-    cdef void close(self) noexcept                      # all but what is lent goes
+    cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of the item of awaiting() with this index
+    cdef int retire(self, int payload, set keepers) except -1   # a lent payload that these workers keep
+    cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
+    cdef void fold_one(self, int payload) noexcept      # give back the pages of a free payload
+    cdef void close(self) noexcept                      # give back all payloads that are not lent
     cdef char *slot(self, int payload) noexcept nogil

@@ -13,20 +13,20 @@ from shmloader.core.ring cimport Ring, check_index
 from shmloader.core.turns cimport Meter
 
 cdef enum:
-    FOLDED = 16384              # bytes that stay committed, whatever a page's size is up to there: FIRST_COMMIT
+    FOLDED = 16384              # bytes that stay committed, a multiple of each page size up to there: FIRST_COMMIT
 
 
 @cython.final
 cdef class Slots:
-    """Which payloads are free, and who has those that are not.
+    """Which payloads are free, and who has the others.
 
-    A payload is free, or filled by workers, or lent to a batch that was delivered, or kept by a worker.  A lease that
-    is guarded gives its payload back only when nothing on a device reads it any more: NOTE [ Pinning ] in pinning.py.
+    A payload is free, being filled by workers, lent with a delivered batch, or kept by a worker.  A guarded lease gives
+    its payload back only when no device can still read it: NOTE [ Pinning ] in pinning.py.
 
     Args:
         ring: whose payloads they are.
         spare: how many may be lent at once.
-        meter: counts for how long they are.
+        meter: counts how long each is lent.
     """
 
     def __cinit__(self, Ring ring, int spare, Meter meter not None):
@@ -56,7 +56,7 @@ cdef class Slots:
         return self.mapping.base + self.slot_at + payload * self.slot_stride
 
     cdef int pick(self) except -1:
-        if not self.frees:      # one for each batch under way and `spare` more, at most so many lent
+        if not self.frees:      # impossible: there is one for each batch under way, and `spare` more, which may be lent
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         self.frees -= 1
         return self.free[self.frees]
@@ -70,7 +70,7 @@ cdef class Slots:
         self.lending[payload].batches = self.meter.figures.at.amount[BATCHES]
 
     cdef void no_users(self, int payload) noexcept:
-        """In whatever thread; the GIL is held.  A copied batch's slot was never the user's."""
+        """Count how long the user had the batch; not if it was copied.  Called in any thread, with the GIL."""
         cdef lending *loan = &self.lending[payload]
         cdef figures *at = &self.meter.figures.at
         cdef uint64_t time
@@ -82,12 +82,12 @@ cdef class Slots:
             loan.since = 0
 
     def copied(self, int payload) -> None:
-        """The batch in this payload is copied out: the user does not get the slot."""
+        """The batch in this payload was copied out, so the user does not get the slot."""
         check_index("payload", payload, self.payloads)
         self.lending[payload].since = 0
 
     cdef void give_back(self, int payload) noexcept:
-        """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
+        """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ]."""
         cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
         self.no_users(payload)
         self.lent -= 1
@@ -102,7 +102,7 @@ cdef class Slots:
             self.mapping.unmap(at, self.slot_stride)
 
     cdef int retire(self, int payload, set keepers) except -1:
-        """Do not use this payload, which was lent, while a worker lives who keeps it; one of the reserve is used."""
+        """Use a payload of the reserve in place of this lent one, until all workers that keep it have died."""
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1
@@ -125,19 +125,19 @@ cdef class Slots:
     # ------------------------------------------------------------------------------------------------ guarding
 
     def guard_with(self, current, tuple devices) -> None:
-        """Let leases be guarded; see NOTE [ Pinning ] in pinning.py.
+        """Allow guarded leases; see NOTE [ Pinning ] in pinning.py.
 
         Args:
-            current: called where a guarded lease dies, in whatever thread, the GIL held, once for each device.  What
-                it returns is noted.  It may make no call to the device, wait for nothing and take no lock.
-            devices: what it is called with.
+            current: called once for each device when a guarded lease dies, in any thread, with the GIL.  What it
+                returns is noted.  It must not call the device, wait or take a lock.
+            devices: its arguments.
         """
         self.mapping.check_open()
         self.current, self.devices, self.usual = current, devices, None
 
     cdef void hold_back(self, int payload) noexcept:
-        """The guarded lease of `payload` has died: it counts as lent until reclaim()."""
-        cdef object noted = None            # nobody knows: then all streams count
+        """The guarded lease of `payload` has died.  The payload counts as lent until reclaim()."""
+        cdef object noted = None            # unknown: then all streams count
         self.no_users(payload)
         if self.mapping.pid != getpid():    # a forked child copies nothing to a device
             return
@@ -149,7 +149,7 @@ cdef class Slots:
         self.returned.append((payload, noted))
 
     cdef list streams_here(self):
-        """The streams that are current in this thread, one for each device; the same list while they are the same."""
+        """The current streams of this thread, one for each device; the same list object until one of them changes."""
         cdef list usual = self.usual, now
         cdef Py_ssize_t k, devices = len(self.devices)
         cdef object stream
@@ -167,9 +167,10 @@ cdef class Slots:
         return len(self.returned) > 0 or len(self.reading) > 0
 
     def one_at_a_time(self, function) -> None:
-        """Call a function that frees what is held back; not while it runs already, here or in another thread.
+        """Call a function that frees what is held back, unless one is running already, in this thread or another.
 
-        A signal's exception may end it at any line: nothing is half done by then, and the next call goes on from there.
+        A signal handler's exception may end the function at any line.  It leaves nothing half done, so the next call
+        continues from there.
         """
         if self.reclaiming:
             return
@@ -180,11 +181,11 @@ cdef class Slots:
             self.reclaiming = False
 
     def returns(self) -> list[tuple[int, object]]:
-        """The payloads whose guarded leases have died, and what was noted then; not those await_events() has had."""
+        """Payloads whose guarded leases have died, with the streams noted; without those passed to await_events()."""
         return list(self.returned)
 
     def await_events(self, int count, events) -> None:
-        """The first `count` of returns() are free when these events have passed."""
+        """Free the first `count` of returns() when these events have passed."""
         self.await_them(count, events)
 
     cdef int await_them(self, Py_ssize_t count, list events) except -1:
@@ -204,7 +205,7 @@ cdef class Slots:
         return list(self.reading)
 
     def reclaim(self, entry) -> None:
-        """Nothing reads the payloads of this one of awaiting() any more: they are free, also of a closed ring."""
+        """Free the payloads of this item of awaiting(), whose events have passed; also if the ring is closed."""
         cdef int k
         for k in range(len(self.reading)):
             if self.reading[k] is entry:
@@ -222,7 +223,7 @@ cdef class Slots:
         return 0
 
     def address(self, int payload) -> int:
-        """Where this payload starts in this process's memory; while it is lent, also where the ring is closed."""
+        """Where this payload starts in this process's memory; valid after the ring is closed, too, while it is lent."""
         check_index("payload", payload, self.payloads)
         return <uint64_t>self.slot(payload)
 
@@ -232,22 +233,22 @@ cdef class Slots:
         self.mapping.check_open()
         return {k for k in range(self.payloads) if self.is_lent[k]}
 
-    # ------------------------------------------------------------------------------------------------ at rest
+    # ------------------------------------------------------------------------------------------------ a ring at rest
 
     def fold(self, locked=frozenset()) -> None:
-        """Give the pages of free payloads back, but for their first few; later those of payloads that are lent now.
+        """Give back the pages of free payloads, except the first few; and of lent ones when they become free.
 
-        Whoever is given one of them has pages committed anew.
+        A worker that fills such a payload commits its pages again.
 
         Args:
-            locked: payloads that stay, because they are page-locked.
+            locked: payloads that keep their pages, because they are page-locked.
         """
         cdef int k
         self.mapping.check_open()
         for k in range(self.frees):
             if self.free[k] not in locked:
                 self.fold_one(self.free[k])
-        self.folded = not locked    # of what is page-locked it is known only there when it may go
+        self.folded = not locked    # only pinning.py knows when page-locked memory may go
         self.header.folds += 1
 
     def unfold(self) -> None:
@@ -255,7 +256,7 @@ cdef class Slots:
         self.folded = False
 
     cdef void fold_one(self, int payload) noexcept:
-        """Give its pages back, all but those of an exception's batch."""
+        """Give back the pages of a payload, except the first FOLDED bytes, which an exception's batch needs."""
         cdef Py_ssize_t bytes = ring_committed(&self.payload[payload])
         if FOLDED < bytes <= self.slot_stride:
             self.mapping.give_back(self.slot_at + payload * self.slot_stride + FOLDED, bytes - FOLDED)
@@ -264,12 +265,12 @@ cdef class Slots:
     # ------------------------------------------------------------------------------------------------ the end
 
     cdef void close(self) noexcept:
-        """Give back what is not lent: the workers are gone, nobody fills it.  The rest follows, lease by lease."""
+        """Give back the payloads that are not lent: no worker is left to fill them.  Each lease gives its own back."""
         cdef Py_ssize_t at
         cdef int k
         for k in range(self.payloads):
             at = self.slot_at + k * self.slot_stride
             if not self.is_lent[k]:
                 self.mapping.give_back(at, self.slot_stride)
-                if self.lent:   # else the mapping goes as a whole
+                if self.lent:   # otherwise the whole mapping goes
                     self.mapping.unmap(at, self.slot_stride)

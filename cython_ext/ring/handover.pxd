@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a worker leaves for the one that takes its place: the states of its random generators."""
+"""The states of a worker's random generators, which its successor reads if it dies."""
 
 from libc.stdint cimport uint64_t
 
@@ -7,7 +7,7 @@ from atomics cimport ring_memory
 
 
 cdef class Handover:
-    cdef char *at                       # of the worker's two halves, in the ring that its owner holds
+    cdef char *at                       # the worker's two halves, in the memory of the owner's ring
     cdef Py_ssize_t stride              # bytes from one half to the other
 
     # `claimed` is the sequence that the worker has claimed.

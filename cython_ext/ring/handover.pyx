@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What a worker leaves for the one that takes its place."""
+"""Writes the states of a worker's random generators into the ring, and reads them for its successor."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -14,7 +14,7 @@ from shmloader.core.ring cimport Ring, overwritten
 
 @cython.final
 cdef class Handover:
-    """One worker's part of the ring's memory: two halves, of which one is whole at any moment.
+    """One worker's part of the ring's memory: two halves, of which at least one is complete at any moment.
 
     Args:
         ring: the worker's side.
@@ -29,9 +29,9 @@ cdef class Handover:
         return <ring_memory *>(self.at + at * self.stride)
 
     cdef ring_memory *last(self, uint64_t claimed) noexcept nogil:
-        """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
+        """The half with the states after the last sequence that this worker published; NULL: neither.
 
-        What was left at the end of the sequence that is claimed is void: its worker died before it published that.
+        States after the claimed sequence do not count, because the worker died before it published that one.
         """
         cdef ring_memory *memory
         cdef ring_memory *found = NULL
@@ -45,17 +45,18 @@ cdef class Handover:
         return found
 
     cdef Py_ssize_t room(self) except -1:
-        """Bytes of states that fit into a half."""
+        """How many bytes of states fit into a half."""
         if self.stride < <Py_ssize_t>sizeof(ring_memory):
-            raise RuntimeError("this ring was made without memory for what a worker leaves (on_worker_death='respawn')")
+            raise RuntimeError("this ring was made without memory for the random states of workers "
+                               "(on_worker_death='respawn')")
         return self.stride - <Py_ssize_t>sizeof(ring_memory)
 
     cdef int leave(self, uint64_t claimed, bytes states) except -1:
-        """Leave `states`, as they are at the end of the sequence that is claimed.
+        """Write `states`, the states after the sequence that is claimed.
 
-        Until that is published, the next worker needs what was left at the end of the one before it; so that half
-        stays, however many workers die here, and the other one is overwritten.  What is too long is not left: then the
-        next worker begins as this one was seeded.
+        Until that sequence is published, a successor needs the states after the one before it.  So that half stays,
+        however many workers die here, and the other one is overwritten.  States that do not fit are left out: then a
+        successor begins with the seeds of this worker.
         """
         cdef Py_ssize_t room = self.room(), size = PyBytes_GET_SIZE(states)
         cdef ring_memory *memory = self.half(0)
@@ -71,12 +72,12 @@ cdef class Handover:
         return 0
 
     cdef bytes take(self, uint64_t claimed):
-        """What was left at the end of the last sequence that was published; None: nothing."""
+        """The states after the last sequence that was published; None if there are none."""
         cdef uint64_t size, room = self.room()
         cdef ring_memory *memory = self.last(claimed)
         if memory == NULL:
             return None
         size = ring_once(&memory.size)
         if size > room:
-            raise overwritten("the size of what a worker remembers", size, room)
+            raise overwritten("the size of a worker's random states", size, room)
         return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None

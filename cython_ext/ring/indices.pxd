@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""What gives an epoch's indices."""
+"""The iterator over an epoch's indices."""
 
 from libc.stdint cimport uint64_t
 
-cdef enum last_draw:    # what became of it
+cdef enum last_draw:    # its result
     GAVE                # an index; or nothing was drawn yet
-    LOST                # a handler raised in the middle, which ends a sampler that is a generator
-    RAISED              # the sampler raised: it may be asked again
+    LOST                # a signal handler raised during it, which ends a sampler that is a generator
+    RAISED              # the sampler raised; it may be asked again
     EXHAUSTED           # there are no more
 
 

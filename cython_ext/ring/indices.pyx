@@ -1,19 +1,19 @@
 # cython: language_level=3
-"""What gives an epoch's indices, and what became of the last draw."""
+"""The iterator over an epoch's indices, and the result of the last draw."""
 
 from libc.stdint cimport uint64_t
 
-NOTHING = object()  # in place of an index that was drawn, or of a batch: there is none
+NOTHING = object()  # in place of an index, or of a batch: there is none
 cdef object nothing = NOTHING
 
 
 cdef class Indices:
     """An iterator over indices, which knows whether it can be asked for more.
 
-    A sampler ends in one of four ways that must not be taken for each other.  Only one of them, StopIteration, means
-    that the epoch has no more indices.  It may raise an exception of its own, and torch's loader asks it again after
-    that.  A signal's handler may raise while it runs; if it is a generator it is at its end then, though the epoch is
-    not, and the indices that are left have to be found again.
+    A draw has one of four results, which must not be confused.  It may give an index.  StopIteration, and nothing else,
+    means that the epoch has no more indices.  The sampler may raise an exception of its own; torch's loader asks it
+    again after that.  A signal handler may raise while the sampler runs.  That ends a generator, but not the epoch, so
+    the remaining indices have to be found again.
 
     Args:
         indices: the iterator.
@@ -33,11 +33,11 @@ cdef class Indices:
         return self.last == LOST
 
     def replay(self, count) -> None:
-        """Have `indices` be an iterator over those behind the first `count`.  The draw behind them was interrupted."""
+        """Set `indices` to an iterator over those after the first `count`, because the next draw was interrupted."""
         raise NotImplementedError
 
     cdef object draw(self, uint64_t count):
-        """The next index, behind `count` that were used; NOTHING where there are no more."""
+        """The next index, after `count` that were used; NOTHING if there are no more."""
         if self.last == EXHAUSTED:
             return nothing
         if self.last == LOST:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What one worker says of itself: NOTE [ Figures ] in atomics.h."""
+"""What one worker reports about itself: NOTE [ Figures ] in atomics.h."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -13,15 +13,15 @@ cdef class Lane:
     cdef uint64_t claimed_at, fetched_at, published_at
     cdef uint32_t epoch                 # of what was claimed last
     cdef bint slept                     # since the last sequence was published
-    cdef uint64_t waited                # by the trainer, when it lay down
+    cdef uint64_t waited                # by the trainer, when this worker went to sleep
     cdef uint64_t cpu, delay            # at the last probe
     cdef uint64_t probed_at, worked     # when that was; nanoseconds that batches have taken since
 
-    cdef uint64_t waited_by(self, uint64_t time) noexcept nogil     # the trainer, for batches
-    cdef void sleeps(self) noexcept nogil                           # nothing is to be claimed
+    cdef uint64_t waited_by(self, uint64_t time) noexcept nogil     # how long the trainer has waited for batches
+    cdef void sleeps(self) noexcept nogil                           # there is nothing to claim
     cdef void claimed(self, ring_entry *entry) noexcept
-    cdef void fetched(self) noexcept                                # the samples of what is claimed are there
-    cdef void published(self) noexcept                              # it is about to be
-    cdef void turned_away(self) noexcept                            # to another ring
-    cdef void turned_to(self) noexcept                              # and back
+    cdef void fetched(self) noexcept                                # the samples of the claimed sequence are there
+    cdef void published(self) noexcept                              # it is about to be published
+    cdef void turned_away(self) noexcept                            # the worker turns to another ring
+    cdef void turned_to(self) noexcept                              # and comes back
     cdef void probe(self, uint64_t time) noexcept

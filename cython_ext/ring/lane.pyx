@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A worker's lane: what it does, since when, and what has become of its time.  NOTE [ Figures ] in atomics.h."""
+"""A worker's lane: what it is doing, since when, and how it has spent its time.  NOTE [ Figures ] in atomics.h."""
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -17,12 +17,12 @@ cdef extern from "figures/cpu_time.h" nogil:
     uint64_t cpu_delay()
 
 cdef enum:
-    PROBE = 50_000_000  # nanoseconds between two looks at the kernel's accounts, which take 10 us or so
+    PROBE = 50_000_000  # nanoseconds between two reads of the kernel's accounts, each of which takes about 10 us
 
 
 @cython.final
 cdef class Lane:
-    """Writes a worker's figures, and the stamps of what it makes.  Each is called once a sequence, none for a sample.
+    """Writes a worker's figures, and the times of each sequence.  No method is called for each sample.
 
     Args:
         ring: the worker's side.
@@ -49,7 +49,7 @@ cdef class Lane:
         ring_note(&entry.fetched_at, 0)
         ring_note(&entry.claimed_at, time)
         ring_note_doing(self.worker, RING_FETCHES, time)
-        if self.published_at and epoch == self.epoch:   # between epochs nobody wants anything of it
+        if self.published_at and epoch == self.epoch:   # not between epochs, when it has no work
             idle = time - self.published_at
             ring_add(&self.worker.idle_ns, idle)
             if self.slept:
@@ -90,7 +90,7 @@ cdef class Lane:
         self.cpu, self.delay, self.probed_at = cpu_time(), cpu_delay(), now()
 
     cdef void probe(self, uint64_t time) noexcept:
-        """Ask the kernel what of the time that went into batches was spent on a core, and what waiting for one."""
+        """Ask the kernel how much of the time for batches was spent on a core, and how much waiting for one."""
         cdef uint64_t cpu = cpu_time(), delay = cpu_delay()
         ring_add(&self.worker.cpu_ns, cpu - self.cpu if cpu > self.cpu else 0)
         ring_add(&self.worker.delayed_ns, delay - self.delay if delay > self.delay else 0)

@@ -19,7 +19,7 @@ from shmloader.core.free_slots cimport Slots
 cdef class Lease:
     """The bytes of one delivered batch, exported as a buffer.  See NOTE [ Lease ] in delivery.py.
 
-    Every tensor and array over the payload keeps the lease alive; when the last one dies the payload is free again.
+    Every tensor and array over the payload keeps the lease alive.  When the last one dies, the payload is free again.
     """
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
         cdef answer_copy *copy
@@ -56,7 +56,7 @@ cdef class Lease:
         self.ring, self.slots, self.payload = ring, slots, given.payload
         self.data = ring.slot(given.payload)
         self.room = ring.pages_of(given.payload)
-        self.bytes = self.used if self.used <= self.room else 0     # meta() says so
+        self.bytes = self.used if self.used <= self.room else 0     # otherwise meta() raises
         slots.lend(given.payload)
         return 0
 
@@ -64,8 +64,8 @@ cdef class Lease:
         PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
 
     def __dealloc__(self):
-        # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.  A guarded
-        # one makes the one call that guard_with() allows.
+        # This may run in any thread, at any time, also while the interpreter shuts down.  So it calls no Python, takes
+        # no lock and does not wait.  A guarded lease makes only the call that guard_with() allows.
         if self.chunks > 1:
             free(self.answers)
         if self.slots is not None and self.payload >= 0:
@@ -75,9 +75,9 @@ cdef class Lease:
                 self.slots.give_back(self.payload)
 
     def guard(self, Py_ssize_t locked) -> bool:
-        """Have its death only noted, if all of the batch lies in the first `locked` bytes of its payload.
+        """Guard this lease, if the whole batch lies in the first `locked` bytes of its payload.
 
-        The payload is free when it is reclaimed, and counts as lent until then.
+        When a guarded lease dies, that is only noted.  The payload counts as lent until it is reclaimed.
         """
         if self.bytes > locked or self.used > self.room:
             return False
@@ -85,11 +85,11 @@ cdef class Lease:
         return True
 
     def fail(self) -> None:
-        """The batch cannot be read: took() frees its payload, though the exception's frames may still be over it."""
+        """The batch cannot be read: took() frees its payload, although the exception's frames may still refer to it."""
         self.failed = True
 
     def release(self) -> None:
-        """Free the payload now, though somebody may still be over it."""
+        """Free the payload now, although tensors over it may still live."""
         if self.payload >= 0:
             self.slots.give_back(self.payload)
             self.payload = -1
@@ -97,7 +97,7 @@ cdef class Lease:
     cdef int retire(self) except -1:
         """Leave the payload to the workers that keep it.
 
-        When the ring is closed no worker lives any more, and the payload is given back.
+        If the ring is closed, no worker lives, and the payload is given back.
         """
         cdef int k
         if self.ring.mapping.closed or self.payload < 0:
@@ -111,7 +111,7 @@ cdef class Lease:
 
     @property
     def owner(self) -> int:
-        """The worker that made it; of chunks, the first one's."""
+        """The worker that made it, or its first chunk."""
         return self.answers[0].owner
 
     @property
@@ -130,7 +130,7 @@ cdef class Lease:
         return ring_once_32(&self.ring.payload[self.payload].overflowed) != 0
 
     cdef answer_copy *answer(self, int chunk) except NULL:
-        """What was said of a chunk, whose area is about to be read."""
+        """The report on a chunk whose area is about to be read."""
         self.ring.mapping.check_open()
         if not 0 <= chunk < self.chunks:
             raise IndexError(f"there is no chunk {chunk}: this batch's are 0 to {self.chunks - 1}")
@@ -151,13 +151,13 @@ cdef class Lease:
         return PyBytes_FromStringAndSize(copy.area + copy.meta_at, copy.meta_size)
 
     cpdef bytes plan(self, int chunk=0):
-        """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
+        """The pickled plan, as WorkerSide.describe() got it.  Call it before the next open(), which overwrites it."""
         cdef answer_copy *copy = self.answer(chunk)
         check("a batch's plan", copy.plan_at, copy.plan_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(copy.area + copy.plan_at, copy.plan_size)
 
     cpdef tuple objects(self, uint64_t leaves_end):
-        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
+        """Where the table of its pickled leaves lies: offset and size in bytes.  The size is 0 if there are none.
 
         Args:
             leaves_end: where the last of the other leaves ends, which is checked too.
@@ -169,22 +169,22 @@ cdef class Lease:
 
     @property
     def may_have_objects(self) -> bool:
-        """Whether any of its leaves is pickled, as far as is known: of chunks it is not."""
+        """Whether any of its leaves may be pickled.  For chunks this is not known, so it is true."""
         return self.rows > 0 or self.whole.objects_size > 0
 
     cpdef int first_row(self, int chunk) except -1:
-        """Which row of the batch a chunk begins at."""
+        """The row of the batch at which a chunk begins."""
         return self.answer(chunk).row
 
     cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end):
-        """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
+        """The pickled leaves of a chunk, which lie behind its plan; empty if there are none."""
         cdef answer_copy *copy = self.answer(chunk)
         check("a batch's leaves", 0, leaves_end, self.bytes)
         check("a chunk's pickled leaves", copy.objects_at, copy.objects_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(copy.area + copy.objects_at, copy.objects_size)
 
     cpdef list reports(self):
-        """The reports of the workers, one for each chunk.  Only of map-style datasets, and before the next open()."""
+        """The reports of the workers, one for each chunk.  Only for map-style datasets, and before the next open()."""
         cdef list found = []
         cdef answer_copy *copy
         cdef uint64_t at
@@ -196,7 +196,7 @@ cdef class Lease:
             if self.rows:       # a chunk's pickled leaves lie there
                 check("a chunk's pickled leaves", at, copy.objects_size, self.ring.area_stride)
                 at += copy.objects_size
-            check("what was said of a batch", at, copy.report_size, self.ring.area_stride)
+            check("the report on a batch", at, copy.report_size, self.ring.area_stride)
             found.append(PyBytes_FromStringAndSize(copy.area + at, copy.report_size))
         return found
 

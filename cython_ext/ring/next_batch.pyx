@@ -16,7 +16,7 @@ from shmloader.core.trainer cimport TrainerSide
 
 END = object()  # Steps.next(): the epoch is at its end
 cdef object end = END, nothing = NOTHING
-cdef uint64_t forks = 0     # how many lie between this process and the one that imported this
+cdef uint64_t forks = 0     # between the process that imported this module and this process
 
 
 def _was_forked() -> None:
@@ -29,50 +29,50 @@ os.register_at_fork(after_in_child=_was_forked)
 
 @cython.final
 cdef class Steps:
-    """The step from one batch to the next, which no signal and no other thread can fall into.
+    """The step from one batch to the next, which no signal and no other thread can interrupt.
 
     NOTE [ One step ]
 
-        1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
-           where Python is called.  So what is under way is kept in the epoch (epoch_counts.pyx): the index that was
-           drawn and is not opened, the batch that was taken and is not handed out.  The next call goes on from there,
-           and no batch is lost but one that next() had given already.  The same holds for an index that cannot be
-           opened: the error comes from the next() that asked for more, and the following next() returns the batch, and
-           opens nothing, because otherwise a lack of memory that lasts would keep back batches that are made.
-        2. The sampler's place can be lost, if the handler raised in the sampler, because a generator ends by that.  Then
-           the indices up to there are drawn once more, or an error says that they cannot be (source.py).
-        3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
-           lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
-        4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
-           opens and takes, both would lose batches and get each other's.  So in there it is an error.
-        5. Where epochs overlap, the conductor is asked for the next epoch once the sampler of the current one has no
-           more (next_epoch.py).  Its batches are opened while those of the current one are taken.  They are two
-           objects, each with its own numbers, so nothing that goes wrong with the next one touches the current one: the
-           next epoch is marked as failed, and iter() begins it once more, where the error comes again.
+        1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
+           can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all that is half done: the
+           index that was drawn and not opened, and the batch that was taken and not handed out.  The next call goes on from
+           there.  No batch is lost, except one that next() had already returned.  It is the same if an index
+           cannot be opened: the error comes from the next() that tried, and the following next() returns its batch and
+           opens nothing.  Otherwise a lasting lack of memory would hold back batches that are made.
+        2. If the handler raised in the sampler, the sampler's place may be lost, because that ends a generator.  Then
+           the indices up to that place are drawn again, or an error reports that this is impossible (source.py).
+        3. Several threads may call next() of one iterator.  One of them is in here.  The others wait until it has left,
+           on a lock that is used for nothing else.  The GIL makes reading and setting `occupied` one step.
+        4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
+           batches, both would lose some and get each other's.  So a call in the forked process is an error.
+        5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more
+           (next_epoch.py), and opens its batches while those of the current one are taken.  They are two objects with
+           numbers of their own, so an error in the next epoch leaves the current one unchanged.  It marks the next
+           epoch as failed, and iter() begins that epoch again, where the error comes again.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
-           there comes in the batch's place and counts as it.  A lack of memory is not the batch's fault, so that index
-           stays, and the next call tries once more.
-        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  An iterator that is closed, or
-           interrupted, also gives END, but its epoch stays where it is.
-        8. The sampler's exception comes in place of the batch in hand, which is dropped, because torch drops it, and a
-           program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
-           batch's place does: otherwise all that is counted behind it would be one batch short, and a resume would
-           repeat one.
+           then comes in the batch's place, and counts as the batch.  A lack of memory is not the batch's fault, so its
+           index stays, and the next call tries once more.
+        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
+           iterator also gives END, but its epoch stays where it is.
+        8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a
+           program that continues after an error must get the same batches as from torch.  The exception counts as that
+           batch, as each error in a batch's place does.  Otherwise all later counts would be one batch short, and a
+           resumed run would repeat a batch.
         9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
-           window.  If it cannot be opened, its first batch is opened alone, and so on, until the one that is at fault
-           comes first.  Rule 6 is for that one.
-       10. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
-           own loader.  That can only be an error.
+           window.  If the window cannot be opened, its batches are opened one by one, until the one at fault comes
+           first.  Rule 6 applies to that one.
+       10. The thread that is in here may call next() once more: from a signal handler, or from a sampler that iterates
+           over its own loader.  That can only be an error.
 
     Args:
         ring: the trainer's side, with the epochs whose batches are opened and taken.
         conductor: opens batches, and begins the next epoch: ConductorSide in trainer/step.py.
         reader: waits for batches and reads them: ReaderSide there.
-        wrapper: the class of what comes in place of a batch that raised.
+        wrapper: the class of the objects that stand for a batch that raised: torch's ExceptionWrapper.
     """
     cdef TrainerSide ring
     cdef object conductor, reader, wrapper
-    cdef uint64_t born                  # `forks`, where it was made
+    cdef uint64_t born                  # `forks` when this object was made
     cdef bint occupied
     cdef unsigned long occupant         # the thread
     cdef int queued                     # threads that wait for their turn
@@ -117,7 +117,7 @@ cdef class Steps:
         self.enter()
         try:
             self.ring.turns.ask(now())
-            if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed behind that
+            if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
                 if not self.fetch():
                     return end
                 self.fill()
@@ -125,7 +125,7 @@ cdef class Steps:
             self.ring.hand_out()
             ready = reading.ready
             reading.ready = nothing
-            if type(ready) is not self.wrapper:     # next() gives no batch where it raises
+            if type(ready) is not self.wrapper:     # otherwise next() raises, and gives no batch
                 self.ring.turns.hand_out(now())
             return ready
         finally:
@@ -133,7 +133,7 @@ cdef class Steps:
             self.leave()
 
     def begin(self) -> None:
-        """Open the first batches of the ring's current epoch.  None of another one may be under way."""
+        """Open the first batches of the ring's current epoch.  No batch of another epoch may be under way."""
         self.enter()
         try:
             self.ring.turns.new_epoch(self.ring.current.serial)
@@ -142,10 +142,10 @@ cdef class Steps:
             self.leave()
 
     def drain(self, bint next_too=True) -> None:
-        """Wait for all that is under way, and drop it: the epoch was left before its end.
+        """Wait for all batches under way, and drop them, because the user left the epoch before its end.
 
         Args:
-            next_too: whether what is under way of the next epoch is dropped as well.
+            next_too: whether batches of the next epoch are dropped as well.
         """
         cdef TrainerSide ring = self.ring
         self.enter()
@@ -166,14 +166,14 @@ cdef class Steps:
     # -------------------------------------------------------------------------------------- the reader's part
 
     cdef bint fetch(self) except -1:
-        """Have the next batch in hand; false where there is none: the epoch is over, or the ring was closed."""
+        """Put the next batch into `ready`; false if there is none, because the epoch is over or the ring was closed."""
         cdef TrainerSide ring = self.ring
         cdef EpochCounts epoch = ring.current
         cdef object batch
         while not ring.mapping.closed:
             if not epoch.is_under_way():
                 if not epoch.is_over():
-                    self.open_all(epoch)    # an index may be left that could not be opened, or not be drawn
+                    self.open_all(epoch)    # an index that could not be drawn or opened may be left
                 if not epoch.is_under_way() and not ring.mapping.closed:
                     epoch.reading.ended = epoch.is_over()
                     return False
@@ -196,7 +196,7 @@ cdef class Steps:
     # -------------------------------------------------------------------------------------- the conductor's part
 
     cdef int fill(self) except -1:
-        """Open batches for as long as there is room, of this epoch and then of the next."""
+        """Open batches while there is room: first of this epoch, then of the next."""
         cdef TrainerSide ring = self.ring
         cdef EpochCounts current = ring.current
         if ring.next is None and not (self.open_all(current) and current.asks_next):
@@ -214,7 +214,7 @@ cdef class Steps:
         return 0
 
     cdef bint open_all(self, EpochCounts epoch) except -1:
-        """Open batches of this epoch for as long as there is room; true where its source has no more."""
+        """Open batches of this epoch while there is room; true if its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
         if ring.window > 1:
@@ -232,7 +232,7 @@ cdef class Steps:
                     return False
             except Exception as error:
                 if epoch.opened == before:
-                    if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # that is a fault of ours
+                    if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
                         epoch.refused = True
                         return False
                     self.refuse(epoch, epoch.drawn, error)
@@ -243,7 +243,7 @@ cdef class Steps:
         return False
 
     cdef bint open_windows(self, EpochCounts epoch) except -1:
-        """The same, if batches are opened in windows: one in iter(), so that no more is drawn there than usual."""
+        """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
         cdef TrainerSide ring = self.ring
         cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
@@ -262,10 +262,10 @@ cdef class Steps:
         return False
 
     cdef bint open_window(self, EpochCounts epoch) except -1:
-        """Open the window that was drawn, or its first batch, if there is another one in it that cannot be opened.
+        """Open the window that was drawn; or only its first batch, if the window as a whole cannot be opened.
 
         Returns:
-            Whether something was opened; if not, there was no room, or batches before it are to be handed out first.
+            Whether anything was opened.  If not, there was no room, or earlier batches must be handed out first.
         """
         cdef uint64_t before = epoch.opened
         cdef list window = epoch.window
@@ -293,8 +293,8 @@ cdef class Steps:
                 epoch.refused = False
 
     cdef object draw(self, EpochCounts epoch):
-        """The next index of this epoch; NOTHING where its source has no more."""
-        if epoch.source is None:    # a handler raised where the epoch was being begun
+        """The next index of this epoch; NOTHING if its source has no more."""
+        if epoch.source is None:    # a handler raised while the epoch began
             return nothing
         try:
             return epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window))
@@ -305,11 +305,11 @@ cdef class Steps:
             raise
 
     cdef bint waits_its_turn(self, EpochCounts epoch) noexcept:
-        """Whether batches before the index that was drawn are still to be handed out."""
+        """Whether batches before the drawn index must be handed out first."""
         return epoch is self.ring.current and (epoch.reading.ready is not nothing or epoch.is_under_way())
 
     cdef int refuse(self, EpochCounts epoch, index, error) except -1:
-        """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
+        """Keep an index that cannot be opened, to try it again; or count the error as its batch."""
         if epoch is not self.ring.current or isinstance(error, (MemoryError, OSError)):
             epoch.refused = True
         else:

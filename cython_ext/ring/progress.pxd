@@ -1,16 +1,16 @@
 # cython: language_level=3
-"""What the user has got of an epoch."""
+"""Counts what the user has received of an epoch."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
 
 cdef class Progress:
-    cdef readonly uint64_t batches      # the first so many batches of the epoch were handed out
-    cdef readonly uint64_t samples      # that were in them
-    cdef readonly dict beyond           # out of order: samples of batches handed out behind the first one that was not
+    cdef readonly uint64_t batches      # of the epoch, handed out without a gap
+    cdef readonly uint64_t samples      # in these
+    cdef readonly dict beyond           # out of order: the samples of each batch handed out after the first gap
     cdef readonly list of_workers       # of streams: batches of each worker that were handed out
     cdef readonly list ended            # of streams: whether each worker has nothing more to give
-    cdef public list states             # of streams: what each said of itself by then; None: it is in the ring's cells
+    cdef public list states             # of streams: the state of each then; None: the ring's cells have them
     cdef readonly int latest            # of streams: the worker whose batch was handed out last; -1: none yet
     cdef bint numbered
 

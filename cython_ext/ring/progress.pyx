@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How much of an epoch the user has got, counted where a batch is handed out, and not where it is made or taken."""
+"""Counts what the user has received of an epoch: batches count when they are handed out, not when they are taken."""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -7,13 +7,13 @@ from libc.stdint cimport uint32_t, uint64_t
 
 @cython.final
 cdef class Progress:
-    """Counts the batches that were handed out, errors in a batch's place included.
+    """Counts the batches that were handed out, with the errors in a batch's place.
 
-    It outlives the iterator that counts with it, and may be read at any time, in a signal handler too.
+    It outlives the iterator that counts with it.  It may be read at any time, also in a signal handler.
 
     Args:
-        numbered: whether batches come out of order, so that their numbers are to be looked at.
-        workers: of streams, each of which has an order of its own; else 0.
+        numbered: whether batches come out of order, so that their numbers count.
+        workers: for streams, each of which has an order of its own: how many workers; otherwise 0.
     """
 
     def __init__(self, bint numbered=False, int workers=0):
@@ -24,7 +24,7 @@ cdef class Progress:
 
     cdef int count(self, uint64_t number, uint32_t samples, int worker) except -1:
         if self.of_workers:
-            self.states = None      # what was kept is of before
+            self.states = None      # these states are no longer current
             self.of_workers[worker] += 1
             self.latest = worker
         elif self.numbered and number != self.batches:
@@ -56,7 +56,7 @@ cdef class Progress:
         self.count(self.batches, samples, 0)
 
     def copy(self):
-        """The same count, that does not go on: for whoever hands the batches on later."""
+        """A snapshot, for a thread that passes the batches on later."""
         cdef Progress other = Progress.__new__(Progress)
         other.batches, other.samples = self.batches, self.samples
         other.numbered, other.latest = self.numbered, self.latest

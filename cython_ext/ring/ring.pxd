@@ -3,13 +3,13 @@
 
 NOTE [ Slot ring ]
 
-The ring has two things in it, apart from one another:
+The ring has two arrays:
 
-    entries    R of them, each with the word of one sequence (atomics.h) and an area of its own, for the task and for
-               what the worker says of the batch.  Sequence s lives in entry s % R, and after it s + R.
-    payloads   slots of bytes for what the batch holds.  An entry names the payload that its sequence is to fill.
+    entries    R of them.  Each has the word of one sequence (atomics.h) and an area for the task and for the worker's
+               description of the batch.  Sequence s lives in entry s % R, and sequence s + R after it.
+    payloads   Slots for the bytes of batches.  An entry names the payload that its sequence fills.
 
-A batch is one sequence, and its word says where it is on its way:
+A batch is one sequence.  The word of the sequence has its state:
 
     trainer: open(worker, task)   writes the task, picks a free payload     -> OPEN(s, worker)    rings its bell
     worker:  claim()              one CAS, by the owner that OPEN names     -> CLAIMED(s, worker)
@@ -17,71 +17,72 @@ A batch is one sequence, and its word says where it is on its way:
     worker:  publish()            one CAS                                   -> READY(s, worker)   rings the ready bell
     trainer: take()               in order of s: the ring is the reorder buffer
 
-Who may touch what follows from the word.  OPEN or CLAIMED: the entry belongs to the worker named, the payload too.
-READY: both belong to the trainer.  So nothing here is locked, and nothing can be left locked by a killed process.
+The state decides who may touch the entry and the payload.  OPEN or CLAIMED: the worker that the word names.  READY: the
+trainer.  So there are no locks, and a killed process cannot leave one locked.
 
-A worker walks all sequences in order and passes over those that are not its own, and those that are over.  It
-stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
-worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
+A worker walks all sequences in order.  It passes over sequences of other workers and over finished ones, stops at the
+first one that is not open yet, and sleeps on its own bell.  Each worker has a bell, so opening a task wakes one worker.
+The trainer sleeps on the ready bell.  Both announce that they are about to sleep, look once more, and only then sleep.
 
-A worker may read the tasks of sequences that are OPEN and name it, before it claims them (NOTE [ Look ahead ] in
-look_ahead.py).  They stay as they are, for nobody else may claim them, and the trainer takes back only what a dead
-worker has claimed.  What is open for ANY may be another's at any moment, so that is not read.
+A worker may read the tasks of OPEN sequences that name it before it claims them (NOTE [ Look ahead ] in look_ahead.py).
+These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead
+workers.  It does not read tasks that are open for ANY, because another worker may claim them at any moment.
 
-Where work is stolen, OPEN names ANY: all walk past it, and whose CAS succeeds has it.  The trainer rings one bell
-after the other until one of them wakes somebody.  One is enough, for who is awake looks at everything before it
-sleeps, and who claims is not taken for a sleeper any more (ring_rise).
+With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
+trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything
+before it sleeps, and claiming clears its sleeper bit (ring_rise).
 
-A batch cut into chunks is so many sequences, one behind the other, that name the same payload.  Each worker writes the
-rows of its chunk, and what it says of them it says in the entry of its own sequence.  The trainer opens them only where
-the ring has room for all, and takes the batch when all are READY.
+A batch in chunks is several consecutive sequences that name the same payload.  Each worker writes the rows of its
+chunk, and describes them in the entry of its own sequence.  The trainer opens the chunks only if the ring has room for
+all of them, and takes the batch when all are READY.
 
-With `in_order=False` a slow batch may not hold up the others, so the trainer takes the lowest sequence that is READY,
-and opens the next one whose entry is free: it passes over the sequences of entries that are still in use.  Nobody
-can walk then; both sides look through all entries instead (lowest()).
+With `in_order=False`, a slow batch must not hold up the others.  So the trainer takes the lowest sequence that is
+READY, and opens the next one whose entry is free: it leaves out the sequences of entries in use.  Workers cannot walk
+then; both sides search all entries instead (lowest()).
 
-Handing out a batch spends its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
-trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  Therefore one
-payload for each batch under way (R of them, fewer where they are cut into chunks) and `spare` more are always enough:
-open() never waits for a tensor to die.
+A batch that is handed out keeps its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
+trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  So one payload for
+each batch under way (R of them, fewer with chunks) and `spare` more are always enough: open() never waits for a tensor
+to die.
 
-A payload that a worker turns out to hold on to (a collate function that keeps what it returned) is KEPT: the
-trainer copies the batch out, does not use that payload while that worker lives, and takes one from the reserve in its
-place.  A worker keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.  A
-batch in chunks is KEPT if any of them is, and its payload is left alone while any of those workers lives.
+If a worker holds on to a payload (its collate function keeps what it returned), the batch is KEPT.  The trainer copies
+it out, takes a payload from the reserve instead, and does not use the kept one while that worker lives.  From then on,
+the worker no longer collates into slots, so it keeps one payload at most, and the reserve is one payload a worker.  A
+batch in chunks is KEPT if any chunk is, and its payload is left alone while any of those workers lives.
 
-A worker may die anywhere.  Claiming and recording who claimed are one CAS, and so are publishing and letting go, so
-what it held is what CLAIMED names.  Once it is reaped, and nothing of it can write any more, the trainer revokes:
+A worker may die anywhere.  One CAS both claims a sequence and records the claimer, and one CAS both publishes it and
+lets go of it.  So the sequences that a dead worker held are those whose CLAIMED names it.  The trainer reaps the
+process, which can then write nothing more, and revokes its claims:
 
     trainer: revoke(worker)       one CAS a claim                           -> OPEN(s, worker), or OPEN(s, ANY)
 
-and starts another process as the same worker.  That one walks from the lowest sequence that is not taken; OPEN names
-the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.  What was open
-for ANY may have been passed over by all the others, so revoke() counts (`revocations`), tolls every bell, and who sees
-that the count has changed goes back by R sequences: all before that is over.
+Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.
+OPEN names the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
+The other workers may have passed over a sequence that is open for ANY.  So revoke() increments `revocations` and rings
+every bell, and a worker that sees a new count goes back by R sequences.  All sequences before that are finished.
 
-Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that,
-so a side believes what it reads there only within the layout, which it knows for itself: each word is read once
-(ring_once) and compared before it is used, without sums that could wrap, and what is impossible is an exception
-(overwritten()).  What the trainer wrote itself it does not read back (sequences.pyx).  Pickles are trusted, as in
-torch: workers run the user's code, and a pickle that they meant to write is no more than that.
+Workers run other people's code, and some of it writes to memory that is not its own.  It can reach the control words.
+So each side knows the layout itself, and believes a word only within that layout: it reads the word once (ring_once)
+and compares it before use, without sums that could wrap.  An impossible value is an exception (overwritten()).  The
+trainer does not read back what it has written itself (sequences.pyx).  Pickles are trusted, as in torch: workers run
+the user's code, so a forged pickle could do no more than that code.
 
 NOTE [ Windows ]
 
-Samples that lie together are read together, if one worker makes all that several batches need of one place, one after
-the other.  So batches may be opened in windows.  The sequences of a window are in the order in which they are to be
-made: first the rows of one place, batch for batch, then those of the next.  A batch's sequences thus lie between those
-of the other batches, and its rows are not one behind the other:
+Samples that lie together in storage are read together if one worker makes all that several batches need of that place,
+one after the other.  So batches may be opened in windows.  The sequences of a window are in the order in which they
+are made: first the rows of one place, batch by batch, then those of the next place.  So the sequences of a batch lie
+between those of other batches, and its rows are not consecutive:
 
     sequence    0          1          2          3          4          5
     batch       0          1          1          0          1          2
     rows        3, 5, 9    0          2, 4       1, 7       1, 3       0, 1, 2
 
-Workers see no difference, since each still walks all sequences in order.  Only the trainer knows which sequences are
-one batch: it keeps a chain of them (sequences.pyx), and takes them by that.  Entries get free out of their order, so a
-window is opened where all its entries are free, and a successor walks from the lowest sequence in flight.  Of a task
-that has any rows, the indices are followed by the rows; `row` is LISTED then, or LISTED_FIRST where the batch begins.
-"""
+Workers see no difference: each still walks all sequences in order.  Only the trainer knows which sequences make up a
+batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order, so a
+window is opened only when all its entries are free, and the successor of a dead worker walks from the lowest sequence
+in flight.  If a task lists its rows, they follow its indices, and `row` is LISTED, or LISTED_FIRST for the first chunk
+of a batch.  """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from posix.types cimport pid_t
@@ -92,19 +93,19 @@ from ring.spin cimport ring_spin
 cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
     LISTED = 0xffffffff         # in place of a chunk's first row: its task lists its rows
-    LISTED_FIRST = 0xfffffffe   # the same, of the chunk that a batch's description begins with
-    NO_CELL = 0xffffffff        # for a sequence that has none
-    NO_ROOM = 0xffffffff        # in place of a state's size: the stream has one, and there was no memory for it
+    LISTED_FIRST = 0xfffffffe   # the same, for the first chunk of a batch
+    NO_CELL = 0xffffffff        # in place of a cell: the sequence has none
+    NO_ROOM = 0xffffffff        # in place of a state's size: there was no memory to write the state
 
 cpdef enum:
-    # Outcomes of a sequence; Lease.meta() knows that the first two come with a batch.  The last two: a stream has
-    # nothing more, and in the last one the worker holds on to what it had begun to make all the same.
+    # Outcomes of a sequence.  With the first two there is a batch; Lease.meta() relies on their values.  SKIPPED: the
+    # stream has ended.  SKIPPED_KEPT: it has ended, and the worker holds on to a batch that it had started to write.
     FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 
-# The exception for a word that the other side cannot have written: what it is, what it says, what it may say.
+# The exception for a word that the other side cannot have written: its name, its value, and the allowed values.
 cpdef object overwritten(what, value, limit)
 
-# That this ring has such a worker, payload or entry; else an IndexError.
+# Raises an IndexError if the ring has no such worker, payload or entry.
 cdef int check_index(str what, int index, int count) except -1
 
 # The lowest sequence in this state, of this owner (RING_ANY: of any), in these entries (NULL: all), if there is one.
@@ -116,7 +117,7 @@ cdef class Mapping:                     # the segment's addresses in this proces
     cdef char *base
     cdef readonly Py_ssize_t size
     cdef pid_t pid                      # of the process that mapped it
-    cdef bint closed                    # the words may be unmapped: whoever reads them asks check_open() first
+    cdef bint closed                    # the words may be unmapped: call check_open() before reading them
     cdef bint whole                     # false once a closed ring has unmapped all but what is lent
 
     cdef int check_open(self) except -1
@@ -125,15 +126,15 @@ cdef class Mapping:                     # the segment's addresses in this proces
 
 
 cdef class Ring:                        # what both sides see; TrainerSide and WorkerSide are rings
-    cdef object segment                 # segment.Segment: whom to ask for pages
+    cdef object segment                 # segment.Segment, which commits pages
     cdef Mapping mapping
     cdef readonly int workers, entries, payloads, batches
     cdef readonly Py_ssize_t memory_at, memory_stride, area_at, area_stride, slot_at, slot_stride
-    cdef readonly int cells             # for what streams say of themselves; 0 where no dataset is a stream
+    cdef readonly int cells             # for the states of streams; 0 if the dataset is no stream
     cdef readonly Py_ssize_t cell_at, cell_stride
     cdef ring_header *header
     cdef ring_worker *worker
-    cdef Mapping board                  # of a crew's workers, who serve other rings as well; None: they are this ring's
+    cdef Mapping board                  # of a crew, whose workers serve other rings too; None: this ring has its own
     cdef ring_worker *bells             # the lines with the workers' bells: on the board, or `worker`
     cdef ring_entry *entry
     cdef ring_payload *payload
@@ -146,6 +147,6 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef char *cell(self, int cell) noexcept nogil                              # where a stream's state begins
     cdef uint64_t pages_of(self, int payload) noexcept nogil                    # bytes of it that have pages
     cdef int follow(self, int payload) except -1                                # to the memfd, if it has moved there
-    # Of a task that was written: what it is, and how long; then the task.
+    # The kind and the size of a task that was written, and then the task itself.
     cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1
     cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What both sides of the ring see of it: the mapped segment, its words and slots.  The contract is in ring.pxd."""
+"""The part of the ring that both sides use: the mapped segment, its words and slots.  The contract is in ring.pxd."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno
@@ -21,7 +21,7 @@ from atomics cimport (
 cdef extern from "<sys/mman.h>":
     enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
 
-cdef extern from "<linux/falloc.h>":    # fcntl.h has them too, but only for who asks for GNU's names before all else
+cdef extern from "<linux/falloc.h>":    # fcntl.h has them too, but only with _GNU_SOURCE
     enum: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
 
 cdef extern from "<fcntl.h>":
@@ -38,7 +38,7 @@ PAYLOAD_BYTES = sizeof(ring_payload)
 
 
 cpdef object overwritten(what, value, limit):
-    """The exception for a word that the other side cannot have written: what it is, what it says, what it may say."""
+    """The exception for a word that the other side cannot have written: its name, its value, and the allowed values."""
     may_be = f"at most {limit}" if type(limit) is int else limit
     return RuntimeError(f"the ring's memory was overwritten: {what} is {value}, and may be {may_be}. Some code writes "
                         "to memory that is not its own: in a worker process, a C extension or ctypes")
@@ -54,9 +54,9 @@ cdef bint lowest(ring_entry *entries, int count, uint32_t state, uint32_t owner,
                  uint64_t *sequence) noexcept nogil:
     """Find the lowest sequence in this state, of this owner (RING_ANY: of any), in these entries (NULL: all).
 
-    One pass may meet a sequence that was written after it had passed the entry of an earlier one of the same writer.
-    That earlier one is seen by the next pass, so passes are made until one finds nothing lower: what one worker
-    published, or what was opened for it, is found in its order.
+    A pass may find a sequence that was written after the pass had gone by the entry of an earlier one of the same
+    writer.  The next pass sees the earlier one.  So passes are repeated until one finds nothing lower.  Then the
+    sequences that one worker published, or that were opened for it, are found in their order.
     """
     cdef uint64_t word, before, found = NOWHERE
     cdef int k
@@ -93,10 +93,10 @@ cdef class Mapping:
 
     Args:
         fd: the segment; it may be closed afterwards.
-        size: bytes to map, from its start.  They cost address space alone until they are committed.
+        size: bytes to map, from its start.  Until they are committed, they take only address space.
 
     Raises:
-        OSError: ENOMEM where the process's address space is limited (RLIMIT_AS) to less.
+        OSError: ENOMEM if the process's address space is limited to less (RLIMIT_AS).
     """
 
     def __cinit__(self, int fd, Py_ssize_t size):
@@ -116,7 +116,7 @@ cdef class Mapping:
         return 0
 
     cdef void give_back(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:
-        """Give these pages back, also where a process that was forked meanwhile still maps them; not by such a one."""
+        """Give these pages back, even if forked processes still map them.  In a forked process it does nothing."""
         if self.pid == getpid():
             madvise(self.base + at, bytes, MADV_REMOVE)
 
@@ -128,9 +128,9 @@ cdef class Ring:
     """One side's view of the ring.  Use TrainerSide or WorkerSide.
 
     Args:
-        segment: the memory (segment.Segment): its mapping, what lies where in it, the overflow segment's descriptor,
-            which must stay open while payloads may overflow, and whom to ask for pages.
-        spin: whether a waiting side may pause on its core before it sleeps; else it yields it (spin.h).
+        segment: the memory (segment.Segment).  It has the mapping, the geometry, and the overflow segment's descriptor,
+            which must stay open while payloads may overflow, and it commits pages.
+        spin: whether a waiting side may pause on its core before it sleeps.  If not, it yields the core (spin.h).
     """
 
     def __cinit__(self, segment, bint spin, *_):
@@ -180,23 +180,23 @@ cdef class Ring:
         return 0
 
     cdef uint64_t pages_of(self, int payload) noexcept nogil:
-        """Bytes of this payload that have pages, as the word says; no more than it has bytes."""
+        """How many bytes of this payload have pages, according to its word, but at most its size."""
         return min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
 
     def committed(self, int payload) -> int:
-        """Bytes of this payload that have pages.  Exact for its holder, an estimate for others."""
+        """How many bytes of this payload have pages.  Exact for its holder, an estimate for others."""
         self.mapping.check_open()
         check_index("payload", payload, self.payloads)
         return self.pages_of(payload)
 
     def committed_in_all(self) -> int:
-        """Bytes of all payloads that have pages: an estimate, others may be growing theirs."""
+        """How many bytes of all payloads have pages: an estimate, because workers may be growing theirs."""
         cdef int k
         self.mapping.check_open()
         return sum([self.pages_of(k) for k in range(self.payloads)])
 
     def note_committed(self, int payload, Py_ssize_t bytes) -> None:
-        """Say that the first `bytes` of this payload have pages now.  By its holder."""
+        """Record that the first `bytes` of this payload have pages now.  Only its holder may call this."""
         self.mapping.check_open()
         check_index("payload", payload, self.payloads)
         ring_note_committed(&self.payload[payload], bytes)
@@ -214,9 +214,10 @@ cdef class Ring:
         return ring_once_32(&self.payload[payload].overflowed) != 0
 
     def move_to_memfd(self, int payload, Py_ssize_t keep) -> None:
-        """Put this payload into the memfd, which has pages for it, with its first `keep` bytes; by its holder.
+        """Move this payload, with its first `keep` bytes, into the memfd, which has pages for it.
 
-        Addresses stay as they are, so tensors over the payload live on.  Its pages in /dev/shm are given back.
+        Only its holder may call this.  Addresses do not change, so tensors over the payload stay valid.  Its pages in
+        /dev/shm are given back.
         """
         cdef char *old = self.slot(payload)
         cdef void *new
@@ -230,7 +231,7 @@ cdef class Ring:
             with nogil:
                 memcpy(new, old, keep)
             munmap(new, keep)
-        self.payload[payload].overflowed = 1    # first: whoever dies behind this line leaves a payload that has pages
+        self.payload[payload].overflowed = 1    # first, so that the payload has pages if this process dies here
         RING_STEP(AFTER_OVERFLOW)
         madvise(old, self.slot_stride, MADV_REMOVE)
         self.follow(payload)
@@ -239,7 +240,7 @@ cdef class Ring:
         return self.mapping.base + self.area_at + (sequence % self.entries) * self.area_stride
 
     cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1:
-        """Of the task of a sequence, what it is and how long, in indices, or in bytes where it is pickled."""
+        """The kind and the size of a sequence's task: in indices, or in bytes if it is pickled."""
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
         cdef uint64_t most
         kind[0], size[0] = ring_once_32(&entry.ask.task_kind), ring_once_32(&entry.ask.task_size)
@@ -251,7 +252,7 @@ cdef class Ring:
         return 0
 
     cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size):
-        """The task, once it is measured."""
+        """The task of a sequence, after measure()."""
         cdef char *area = self.area(sequence)
         cdef int64_t *indices = <int64_t *>area
         cdef Py_ssize_t k, n = size

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The trainer's accounts of the sequences in flight: what each was opened with, who owes it, which one is next."""
+"""The trainer's accounts of the sequences in flight: what each was opened with, who makes it, which one is next."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -13,9 +13,9 @@ cdef struct ring_given:
     uint32_t row, rows                  # of a chunk: its first row, and the batch's; rows 0: a whole batch
     uint64_t batch                      # of its epoch
     uint32_t samples                    # of the batch that begins here
-    uint32_t cell                       # for what its stream says of itself
+    uint32_t cell                       # for its stream's state
     uint64_t opened_at
-    uint64_t then                       # the sequence that is taken behind this one, if one is in flight
+    uint64_t then                       # the sequence that is taken after this one, if one is in flight
 
 
 cdef class Sequences:
@@ -26,26 +26,26 @@ cdef class Sequences:
     cdef readonly int in_flight         # sequences opened and not taken
     cdef readonly uint64_t next_open    # the sequence that will be opened next
     cdef readonly uint64_t next_take    # the sequence that will be taken next; out of order: once it is ready
-    cdef int seen                       # chunks of the next batch that are known to be READY
-    cdef uint64_t unseen                # the first of its sequences that is not
+    cdef int seen                       # chunks of the next batch that were found READY
+    cdef uint64_t unseen                # its first sequence that was not found READY
     cdef uint64_t last                  # in order: the sequence in flight that will be taken last
-    cdef list listed                    # for each entry: the rows of a chunk that has any rows of its batch, or None
+    cdef list listed                    # for each entry: the rows of its chunk, if they are listed: NOTE [ Windows ]
     cdef uint8_t *busy                  # the entries that the sequences in flight are in
     cdef ring_given *given              # for each of these entries: what it was opened with
 
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
                      uint32_t samples, uint32_t cell, uint64_t time) noexcept
-    # Those that were opened last are taken in this order, in which the first one is 0, and behind the one `before`.
+    # Take the last `count` sequences in this order, whose numbers begin at 0, after the sequence `before`.
     cdef void take_by(self, const int *order, int count, uint64_t before) noexcept
-    cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
-    cdef bint find_ready(self) noexcept nogil           # find the next batch that can be taken; false: none can
-    cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready
-    cdef void took(self, int chunks) noexcept           # it was taken
-    cdef int lost(self) noexcept nogil                  # the entry, plus 1, for which what is awaited never comes
-    cdef bint is_lost(self, int k) noexcept nogil       # this entry's word is none that it may have
-    cdef object overwritten(self, int entry)            # what is to be said of that one
-    # Whether an entry in use has an owner, and who.
+    cdef void pass_over(self) noexcept                  # advance next_open to a free entry
+    cdef bint find_ready(self) noexcept nogil           # find the next batch that can be taken; false: there is none
+    cdef ring_given *next_batch(self) except NULL       # the batch that find_ready() found
+    cdef void took(self, int chunks) noexcept           # that batch was taken
+    cdef int lost(self) noexcept nogil                  # 1 + an entry whose word was overwritten; 0: none
+    cdef bint is_lost(self, int k) noexcept nogil       # whether this entry's word has an impossible value
+    cdef object overwritten(self, int entry)            # the exception for that
+    # Whether an entry in use has an owner, and which worker that is.
     cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil
     cdef list of(self, int worker, uint32_t state)      # the sequences in this state that this worker owns
     cdef bint may_own(self, int entry, uint64_t word) noexcept nogil
-    cdef int entry_of(self, uint64_t sequence) except -1  # of one that is in flight
+    cdef int entry_of(self, uint64_t sequence) except -1  # of a sequence in flight

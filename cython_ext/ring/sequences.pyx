@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The sequences in flight, as the trainer opened them: what it wrote itself it does not read back from the ring."""
+"""The sequences in flight.  The trainer keeps what it opened them with, and does not read it back from the ring."""
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -14,9 +14,9 @@ from shmloader.core.ring cimport Ring, check_index, lowest, overwritten
 
 @cython.final
 cdef class Sequences:
-    """What each sequence in flight was opened with, and what its word says of it now.
+    """What each sequence in flight was opened with, and its present state.
 
-    In order, sequences are taken by a chain: each names the one behind it.  That is the next sequence, unless batches
+    In order, sequences are taken along a chain: each names the one after it.  That is the next sequence, unless batches
     were opened in a window: NOTE [ Windows ] in ring.pxd.
 
     Args:
@@ -39,7 +39,7 @@ cdef class Sequences:
 
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
                      uint32_t samples, uint32_t cell, uint64_t time) noexcept:
-        """The next sequence is about to be opened so.  Then another one is the next."""
+        """Record what the next sequence is about to be opened with, and advance `next_open`."""
         cdef int at = self.next_open % self.entries
         self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell, time, 0)
         self.busy[at] = True
@@ -66,9 +66,9 @@ cdef class Sequences:
                 self.given[sequence % self.entries].then = first + order[k + 1]
 
     cdef void pass_over(self) noexcept:
-        """Out of order, have next_open be a sequence whose entry is free, if one is.
+        """Out of order, advance `next_open` to a sequence whose entry is free, if there is one.
 
-        In order, workers walk, and would wait for a sequence that was passed over: a window waits for its entries.
+        In order it does nothing: workers walk, and would wait for a sequence that was left out.
         """
         while not self.in_order and self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
             self.next_open += 1
@@ -104,14 +104,14 @@ cdef class Sequences:
         self.seen, self.unseen = 0, self.next_take
         self.pass_over()
 
-    # ------------------------------------------------------------------------------------------------ who owes what
+    # --------------------------------------------------------------------------------------- which worker has which
 
     def holds(self, int worker) -> list[int]:
-        """The sequences that `worker` has claimed and not published, lowest first."""
+        """The sequences that this worker has claimed and not published, lowest first."""
         return self.of(worker, RING_CLAIMED)
 
     def owes(self, int worker) -> list[int]:
-        """The sequences that nobody but `worker` will publish, and that it has not, lowest first."""
+        """The unpublished sequences that only this worker can publish, lowest first."""
         return sorted(self.of(worker, RING_CLAIMED) + self.of(worker, RING_OPEN))
 
     cdef list of(self, int worker, uint32_t state):
@@ -127,8 +127,8 @@ cdef class Sequences:
         return sorted(found)
 
     cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil:
-        """Whether an entry in use has an owner, and who: the worker that it is for; where work is stolen, that has
-        claimed it.  What is open for anybody has none, and no number stands for that."""
+        """Whether an entry in use has an owner, and which worker that is: the one that it was opened for, or, if it was
+        opened for ANY, the one that claimed it.  A sequence that is open for ANY has none."""
         if self.given[entry].worker != RING_ANY:
             owner[0] = self.given[entry].worker
             return True
@@ -140,7 +140,7 @@ cdef class Sequences:
     def awaited(self) -> list[int]:
         """The sequences in flight that hold up the next batch, while it is not ready.
 
-        In order that is the first one of it that is not ready; else all that are not ready, lowest first.
+        In order, that is its first sequence that is not ready.  Out of order, it is all sequences, lowest first.
         """
         cdef int k
         self.mapping.check_open()
@@ -152,7 +152,7 @@ cdef class Sequences:
 
     @property
     def oldest(self) -> int:
-        """The lowest sequence in flight, or the next one: all below are over."""
+        """The lowest sequence in flight, or the next one: all lower ones are finished."""
         cdef uint64_t oldest = self.next_open
         cdef int k
         for k in range(self.entries):
@@ -161,7 +161,7 @@ cdef class Sequences:
         return oldest
 
     def rows_due(self) -> list[int]:
-        """For each worker, the rows of chunks that are for it alone and that it has not published."""
+        """For each worker, the rows of the chunks that only it may make and that it has not published."""
         cdef uint64_t word
         cdef int k
         cdef list found = [0] * self.workers
@@ -180,10 +180,10 @@ cdef class Sequences:
             count += self.busy[k] and self.given[k].worker == worker
         return count
 
-    # ------------------------------------------------------------------------------------------------ of one of them
+    # ------------------------------------------------------------------------------------------------ one sequence
 
     cdef int entry_of(self, uint64_t sequence) except -1:
-        """The entry of a sequence that is in flight; what is asked of another one is not answered with this one's."""
+        """The entry of a sequence in flight.  Raises for any other, whose entry may belong to another sequence."""
         cdef int k = sequence % self.entries
         self.mapping.check_open()
         if not self.busy[k] or self.given[k].sequence != sequence:
@@ -191,12 +191,12 @@ cdef class Sequences:
         return k
 
     def owner(self, uint64_t sequence):
-        """The worker that this sequence, which is in flight, is for, or that has claimed it; None: nobody yet."""
+        """The worker that a sequence in flight was opened for, or that has claimed it; None if there is none yet."""
         cdef int k = self.entry_of(sequence), owner = 0
         return owner if self.owned(k, ring_load(&self.entry[k]), &owner) else None
 
     def about(self, uint64_t sequence) -> tuple[int, int, int]:
-        """Of a sequence that is in flight: its batch, its first row, and the batch's rows (0: all of it)."""
+        """For a sequence in flight: its batch, its first row, and the batch's rows (0: it is the whole batch)."""
         cdef ring_given *given = &self.given[self.entry_of(sequence)]
         return given.batch, given.row, given.rows
 
@@ -205,17 +205,17 @@ cdef class Sequences:
         return self.listed[self.entry_of(sequence)]
 
     def held_for(self, uint64_t sequence) -> float:
-        """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
+        """Seconds since a sequence in flight was claimed.  It has a meaning only for a sequence that is CLAIMED."""
         cdef uint64_t claimed = ring_noted(&self.entry[self.entry_of(sequence)].claimed_at), time = now()
         return (time - claimed) / 1e9 if claimed < time else 0.0
 
     # ------------------------------------------------------------------------------------------------ overwritten words
 
     cdef int lost(self) noexcept nogil:
-        """The entry, plus 1, whose word was overwritten, so that what is awaited never comes; else 0.
+        """1 + an entry whose word was overwritten, so that the awaited sequence never comes; 0: there is none.
 
-        In order, that is the awaited one's own.  While nobody has claimed it, it may be any other: a worker that walks
-        all sequences stops at a word that is none of the ring's.
+        In order, it is the awaited sequence's entry.  While no worker has claimed that sequence, it may be any entry:
+        a worker that walks all sequences stops at an impossible word.
         """
         cdef int k, awaited = self.unseen % self.entries
         if self.in_order:
@@ -236,7 +236,7 @@ cdef class Sequences:
                 or not RING_OPEN <= ring_state(word) <= RING_READY)
 
     cdef bint may_own(self, int entry, uint64_t word) noexcept nogil:
-        """Whether a word may name the owner that it names."""
+        """Whether the owner in a word is one that the entry may have."""
         cdef uint32_t worker = self.given[entry].worker
         return ring_owner(word) == worker or (
             worker == RING_ANY and ring_state(word) != RING_OPEN and ring_owner(word) < <uint32_t>self.workers)

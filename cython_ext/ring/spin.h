@@ -1,12 +1,11 @@
-/* What a side that has to wait does before it sleeps: to sleep and to be woken costs both sides some microseconds, and
- * a small batch is made in less.
+/* A side that has to wait spins before it sleeps, because sleeping and waking cost both sides some microseconds, and a
+ * small batch is made in less.
  *
- * Where each process has a core, it pauses on it, for twice as long as such waits took of late.
- * Where not, whoever pauses keeps the core from the one it waits for; so it yields the core, a few times.  That helps
- * where the other side needs microseconds (scalars: 108,000 -> 180,000 batches/s, 2 workers on 2 cores), and only there:
- * who yields is not woken by a ring, it gets its turn again when the others' are over, and between busy processes that
- * is milliseconds later.  So a yield that took long ends it, and where yields do not help they are left out, but for one
- * wait in SPIN_PROBE. */
+ * If each process has a core, the side pauses on its core, for up to twice as long as recent waits took.  Otherwise a
+ * pause would keep the core from the process that it waits for.  So it yields the core, a few times.  That helps if the
+ * other side needs microseconds (scalars: 108,000 -> 180,000 batches/s, 2 workers on 2 cores), and only then: a
+ * yielding process runs again only when the scheduler picks it, which takes milliseconds between busy processes.  So a
+ * yield that took long ends the spinning, and if yields do not help, only one wait in SPIN_PROBE tries them. */
 #ifndef SHMLOADER_SPIN_H
 #define SHMLOADER_SPIN_H
 #include "atomics.h"
@@ -16,7 +15,7 @@
 enum {
     SPIN_FEWEST = 20,     /* pauses, about 1 us */
     SPIN_MOST = 2000,     /* pauses, about 60 us: what two futex calls and a switch cost, several times over */
-    SPIN_YIELDS = 32,   /* about 15 us, where nobody else wants the core */
+    SPIN_YIELDS = 32,   /* about 15 us, if no other process wants the core */
     SPIN_LONG = 100000, /* nanoseconds that a yield may take */
     SPIN_PROBE = 64,
 };
@@ -37,7 +36,7 @@ static inline int spin_budget(ring_spin *s)
     return SPIN_YIELDS;
 }
 
-static inline int spin_once(const ring_spin *s) /* whether to go on */
+static inline int spin_once(const ring_spin *s) /* returns whether to continue */
 {
     if (!s->yields) {
         ring_relax();
@@ -48,7 +47,7 @@ static inline int spin_once(const ring_spin *s) /* whether to go on */
     return clock_now() - before < SPIN_LONG;
 }
 
-/* `met`: what was waited for came before it slept. */
+/* `met`: the event came before the side slept. */
 static inline void spin_learn(ring_spin *s, int spins, int met)
 {
     if (!s->yields) s->recent += ((met ? spins : 0) - s->recent) / 8; /* the mean of about eight */

@@ -1,4 +1,4 @@
-"""spin.h for Cython: how long a side may look before it sleeps."""
+"""spin.h for Cython: how long a side spins before it sleeps."""
 
 cdef extern from "ring/spin.h" nogil:
     ctypedef struct ring_spin:

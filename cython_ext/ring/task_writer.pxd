@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How the trainer writes tasks: ints of 64 bits as they are, all else pickled."""
+"""Writes tasks for workers: 64-bit ints as they are, everything else pickled."""
 
 from libc.stdint cimport int64_t, uint64_t
 

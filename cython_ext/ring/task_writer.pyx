@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Tasks, written where workers read them: what the sampler gave for a batch, or for a chunk of one."""
+"""Writes a task, which is what the sampler gave for a batch or a chunk, to where workers read it."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -19,7 +19,7 @@ cdef class TaskWriter:
 
     Args:
         ring: whose sequences they are.
-        dumps: pickles what is no list of indices.
+        dumps: pickles any other task.
     """
 
     def __cinit__(self, Ring ring, dumps):
@@ -37,8 +37,7 @@ cdef class TaskWriter:
         free(self.room)
 
     cdef int write(self, uint64_t sequence, task) except -1:
-        """Write a task into the area of a sequence that is to be opened: ints of 64 bits as they are, all else pickled.
-        """
+        """Write a task into the area of a sequence that is about to be opened."""
         cdef ring_ask *ask = &self.entry[sequence % self.entries].ask
         cdef bytes pickled
         cdef Py_ssize_t n
@@ -58,18 +57,18 @@ cdef class TaskWriter:
         return 0
 
     cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL:
-        """The area of a sequence that is to be opened, with pages for so many bytes."""
+        """The area of a sequence that is about to be opened, with pages for this number of bytes."""
         cdef int at = sequence % self.entries
         if <uint64_t>bytes > self.room[at]:
             self.room[at] = self.segment.commit_task(at, bytes)
         return self.mapping.base + self.area_at + at * self.area_stride
 
     cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1:
-        """Write indices; false where one of them is no int of 64 bits."""
+        """Write indices; false if one of them is no 64-bit int."""
         cdef Py_ssize_t k
         cdef int overflow = 0
         cdef object index
-        if PyList_GET_SIZE(indices) != count:   # it may have changed while there were no pages for it
+        if PyList_GET_SIZE(indices) != count:   # another thread may have changed it while pages were committed
             return False
         for k in range(count):
             index = <object>PyList_GET_ITEM(indices, k)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Whose turn it is: the user's, between one next() and another, or ours, in next(); and what each batch was in."""
+"""Measures the time inside next(), the time between calls, and the stages of each batch."""
 
 from libc.stdint cimport uint64_t
 
@@ -13,7 +13,7 @@ from shmloader.core.sequences cimport Sequences, ring_given
 cdef class Meter:                       # of one loader, whatever iterators it has
     cdef readonly Figures figures
     cdef readonly Log log
-    cdef readonly object turns          # of iterators that live: a set of weak references
+    cdef readonly object turns          # of living iterators: a set of weak references
     cdef object __weakref__
 
 
@@ -21,34 +21,34 @@ cdef class Turns:
     cdef readonly Meter meter
     cdef Figures figures
     cdef object __weakref__
-    cdef Mapping mapping                # whose words are to be written; None: there is no ring
-    cdef Turns source                   # of a thread ahead of the user, whose ring counts the user's turns too
+    cdef Mapping mapping                # of the words to write; None: there is no ring
+    cdef Turns source                   # that of the prefetch thread, whose ring counts the user's turns too
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_payload *payload
     cdef readonly int workers, payloads
     cdef uint64_t slot_stride
     cdef public object slots            # the ring's Slots; None: there is no ring
-    cdef public int kind                # WAIT, or SOURCE_WAIT where a thread is ahead of the user
-    cdef uint64_t asked_at              # 0: nobody is in next()
-    cdef uint64_t handed_out_at         # the batch before; 0: there was none in this epoch, or it is not known
+    cdef public int kind                # WAIT, or SOURCE_WAIT if a prefetch thread calls next()
+    cdef uint64_t asked_at              # 0: no thread is in next()
+    cdef uint64_t handed_out_at         # the batch before; 0: there was none in this epoch, or the time is not known
     cdef uint64_t taken_at              # in this next()
     cdef uint64_t logged                # the number in the log of what was taken last
     cdef uint64_t calls                 # of next() in this epoch, that gave a batch
-    cdef uint64_t starting              # nanoseconds in iter() that the first next() of the epoch is to count too
+    cdef uint64_t starting              # nanoseconds in iter(), which count as part of the epoch's first next()
     cdef uint64_t available_at          # when all batches up to the one taken last were READY
     cdef uint64_t *asks                 # when next() was called, of the last calls
     cdef int most_asks
     cdef uint64_t asks_made
     cdef bint in_order
-    cdef bint workers_added             # what the workers say is in the loader's figures, and is not read any more
+    cdef bint workers_added             # the workers' figures were added to the loader's, and are not read again
 
     cdef void ask(self, uint64_t time) noexcept                 # next() was called
     cdef void hand_out(self, uint64_t time) noexcept            # it returns a batch
-    cdef void leave(self) noexcept                              # it was left, one way or another
+    cdef void leave(self) noexcept                              # it returned or raised
     cdef void new_epoch(self, uint64_t epoch) noexcept
-    cdef void opened(self) noexcept                             # a batch was
-    cdef void came(self) noexcept                               # one was taken, though it may hold nothing
+    cdef void opened(self) noexcept                             # a batch was opened
+    cdef void came(self) noexcept                               # a batch was taken, which may hold nothing
     cdef void took(self, Sequences sequences, ring_given *given, uint64_t used, int lent) noexcept
     cdef int add_workers(self, Figures to) except -1
     cdef void died(self) noexcept

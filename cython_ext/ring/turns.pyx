@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What the statistics of a loader are measured by, in the trainer: NOTE [ Figures ] in atomics.h."""
+"""Measures a loader's statistics in the trainer: NOTE [ Figures ] in atomics.h."""
 
 import weakref
 
@@ -22,13 +22,13 @@ from shmloader.core.sequences cimport Sequences, ring_given
 
 
 cdef inline uint64_t between(uint64_t least, uint64_t value, uint64_t most) noexcept nogil:
-    """A time that a worker has written: nobody knows what it says."""
+    """Clamp a time that a worker has written, because it may be any number."""
     return least if value < least else most if value > most else value
 
 
 @cython.final
 cdef class Meter:
-    """What is counted of one loader, of all its iterators.
+    """The counts of one loader, over all its iterators.
 
     Args:
         workers: how many the loader has.
@@ -38,16 +38,16 @@ cdef class Meter:
         self.figures, self.log, self.turns = Figures(workers), Log(), weakref.WeakSet()
 
     def now(self) -> Figures:
-        """A copy of all that is counted by now, with what the workers of living iterators say of themselves."""
-        cdef list living = self.living()        # first: behind it no other thread comes in before all is added up
+        """A copy of all counts, with those that the workers of living iterators report."""
+        cdef list living = self.living()        # first, because no other thread runs after it until all is added up
         cdef Figures copy = self.figures.copy()
         for turns in living:
             (<Turns>turns).add_workers(copy)
         return copy
 
     def living(self) -> list:
-        """The turns of iterators that live; another thread may begin an epoch, or end one, meanwhile."""
-        cdef list references = list(self.turns.data)    # in one step; to iterate over the set itself is many
+        """The turns of living iterators.  Another thread may begin or end an epoch meanwhile."""
+        cdef list references = list(self.turns.data)    # in one step, which iterating over the set is not
         return [turns for turns in [reference() for reference in references] if turns is not None]
 
 
@@ -99,7 +99,7 @@ cdef class Turns:
             histogram_add(&at.of[self.kind + STEP], stepped)
         if not self.calls:
             histogram_add(&at.of[self.kind + FIRST], waited + self.starting)
-        if self.calls < <uint64_t>max(1, self.workers):     # workers' first batches: what they open is in there
+        if self.calls < <uint64_t>max(1, self.workers):     # with the workers' start
             at.amount[STARTING] += waited + self.starting if self.kind == WAIT else 0
         histogram_add(&at.of[self.kind + WAIT], waited + self.starting)
         self.calls, self.starting, self.handed_out_at = self.calls + 1, 0, time
@@ -117,7 +117,7 @@ cdef class Turns:
             ring_add(&self.header.asked, 1)
 
     cdef void leave(self) noexcept:
-        if self.handed_out_at < self.asked_at:      # it gave no batch, so what comes next is nobody's step
+        if self.handed_out_at < self.asked_at:      # it gave no batch, so the time after it is no step
             self.handed_out_at = 0
         self.asked_at = 0
         if self.mapping is not None and not self.mapping.closed:
@@ -135,7 +135,7 @@ cdef class Turns:
         ring_add(&self.header.taken, 1)
 
     cdef void took(self, Sequences sequences, ring_given *given, uint64_t used, int lent) noexcept:
-        """A batch was taken: its sequences are READY, so what their workers wrote before that can be read."""
+        """Record a batch that was taken.  Its sequences are READY, so what their workers wrote before can be read."""
         cdef figures *at = &self.figures.at
         cdef uint64_t time = now(), ready = 0
         cdef uint64_t opened = 0, claimed = 0, fetched = 0, published = 0     # of the chunk that came last
@@ -183,7 +183,7 @@ cdef class Turns:
         ring_note(&self.header.lent, lent)
 
     cdef uint64_t ready_when_asked(self, uint64_t available) noexcept:
-        """How many calls of next(), this one included, came when the batch that is taken was there already."""
+        """How many calls of next(), this one included, came after the batch was ready."""
         cdef uint64_t k = 0, most = min(self.asks_made, <uint64_t>self.most_asks)
         while k < most and self.asks[(self.asks_made - 1 - k) % <uint64_t>self.most_asks] >= available:
             k += 1
@@ -191,7 +191,7 @@ cdef class Turns:
 
     cdef void waited_for(self, uint64_t opened, uint64_t claimed, uint64_t fetched, uint64_t published,
                          uint64_t time, int worker) noexcept:
-        """Divide this next()'s wait by what its batch was in, step by step; nothing if that was there already."""
+        """Divide the wait of this next() among the stages of its batch; nothing if the batch was ready before."""
         cdef uint64_t *amount = self.figures.at.amount
         cdef uint64_t since = self.asked_at
         if published <= since:
@@ -207,14 +207,14 @@ cdef class Turns:
         amount[ON_COLLATE] += max(since, published) - since
         amount[ON_WAKE] += time - max(since, published)
 
-    # --------------------------------------------------------------------------- for turns that are counted by Python
+    # ---------------------------------------------------------------------------- for turns that Python code counts
 
     def asked(self) -> None:
         """next() was called."""
         self.ask(now())
 
     def handed_out(self) -> None:
-        """It returns a batch."""
+        """next() returns a batch."""
         if self.asked_at:
             self.hand_out(now())
         self.leave()
@@ -226,23 +226,23 @@ cdef class Turns:
             ring_add(&self.header.copied, 1)
 
     def pass_on_to(self, Turns source not None) -> None:
-        """Count the user's turns in the figures of this ring as well: a thread takes from it ahead of the user."""
+        """Count the user's turns in the figures of the source's ring, too, from which a prefetch thread takes."""
         self.source, self.workers = source if source.mapping is not None else None, source.workers
 
     def begin(self, uint64_t started=0) -> None:
-        """An epoch begins; iter() took so many nanoseconds, which its first next() is to count too."""
+        """An epoch begins.  Its first next() also counts the nanoseconds that iter() took."""
         self.calls, self.asked_at, self.handed_out_at, self.starting = 0, 0, 0, started
 
-    # ------------------------------------------------------------------------------------------------ what is so now
+    # ------------------------------------------------------------------------------------------------ at this moment
 
     @property
     def lent_slots(self) -> int:
-        """Batches that lie in the ring and are the user's."""
+        """Batches that the user holds, and whose bytes lie in the ring."""
         return 0 if self.slots is None else self.slots.lent
 
     @property
     def ring_bytes(self) -> int:
-        """What the slots take, of a ring that is open."""
+        """The memory of the slots; 0 if the ring is closed."""
         cdef int k
         if self.mapping is None or self.mapping.closed:
             return 0
@@ -250,16 +250,16 @@ cdef class Turns:
 
     @property
     def moved_slots(self) -> int:
-        """How many of them lie in a memfd, since /dev/shm was too small."""
+        """How many slots lie in a memfd because /dev/shm was too small."""
         cdef int k
         if self.mapping is None or self.mapping.closed or self.workers_added:
             return 0
         return sum([ring_once_32(&self.payload[k].overflowed) != 0 for k in range(self.payloads)])
 
-    # --------------------------------------------------------------------------------------------- what workers say
+    # --------------------------------------------------------------------------------------------- workers' reports
 
     cdef int add_workers(self, Figures to) except -1:
-        """Add what the workers say of themselves; nothing where the ring is closed."""
+        """Add the figures that the workers report; nothing if the ring is closed."""
         cdef int k
         cdef of_worker *sum
         cdef ring_worker *own
@@ -279,16 +279,16 @@ cdef class Turns:
         return 0
 
     cdef void died(self) noexcept:
-        """A worker did, and is about to be replaced."""
+        """A worker has died, and is about to be replaced."""
         self.figures.at.amount[DEATHS] += 1
         ring_add(&self.header.deaths, 1)
 
     def close(self) -> None:
-        """Keep what the workers say of themselves: the ring is about to be closed."""
+        """Keep the workers' figures, because the ring is about to be closed."""
         cdef int moved = self.moved_slots
         if self.workers_added:
             return
         self.add_workers(self.figures)
         self.figures.at.amount[MOVED] += moved
-        self.workers_added = True    # in one step with that: who adds up in another thread must not find it twice
+        self.workers_added = True    # in one step with that, so that another thread does not add them twice
         self.meter.turns.discard(self)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A window of batches, looked through before any of it is opened: NOTE [ Windows ] in ring.pxd."""
+"""Checks a window of batches before any of it is opened: NOTE [ Windows ] in ring.pxd."""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -10,18 +10,18 @@ from shmloader.core.ring cimport LISTED, LISTED_FIRST, check_index
 
 @cython.final
 cdef class Window:
-    """The tasks of a window, as TrainerSide.open_window() gets them.  What can fail, fails in here.
+    """The tasks of a window, as TrainerSide.open_window() gets them.  All that can fail, fails in this constructor.
 
     Args:
-        tasks: in the order in which they are to be made: the batch's place in the window, the worker, the indices, and
-            the rows that these have in the batch; None: they are the whole batch.
+        tasks: in the order in which they are made.  Each has the batch's place in the window, the worker, the indices,
+            and the rows of the batch that these fill; None: all.
         samples, seeds: of each batch.
         workers: how many there are.
 
     Raises:
         IndexError: there is no such batch, or no such worker.
-        ValueError: a batch has no task, a task has not one row for each index, or it is not the only one of its batch
-            and lists no rows.
+        ValueError: a batch has no task; a task has another number of rows than of indices; or a batch has several
+            tasks, and one of them lists no rows.
     """
 
     def __cinit__(self, list tasks, list samples, list seeds, int workers):

@@ -71,20 +71,20 @@ cdef inline bint has_checksum(const uint8_t *header) noexcept nogil:
     """Whether a header's checksum is right, over bytes with or without signs."""
     cdef uint32_t total = 0     # over all bytes at once, which the compiler does in vectors
     cdef int64_t signed_total = 0
-    cdef uint64_t said
+    cdef uint64_t status
     cdef int k
     for k in range(BLOCK):
         total += header[k]
     for k in range(148, 156):       # the checksum itself counts as spaces
         total -= header[k]
-    if not is_octal(header + 148, 8, &said):
+    if not is_octal(header + 148, 8, &status):
         return False
-    if said == total + 8 * 0x20:
+    if status == total + 8 * 0x20:
         return True
     for k in range(BLOCK):
         if not 148 <= k < 156:
             signed_total += <signed char>header[k]
-    return <int64_t>said == signed_total + 8 * 0x20
+    return <int64_t>status == signed_total + 8 * 0x20
 
 
 cdef inline bint is_zero(const uint8_t *header) noexcept nogil:
@@ -143,19 +143,19 @@ cdef class TarMembers:
         cdef uint64_t until = self.count + A_TURN, before
         cdef size_t room = LARGE, wanted = SMALL
         cdef ssize_t got = 0
-        cdef int said = MORE, why = 0
+        cdef int status = MORE, why = 0
         cdef uint8_t *buffer = <uint8_t *>malloc(room)
         if buffer == NULL:
             raise MemoryError
         try:
             with nogil:
-                while said == MORE and self.count < until:
+                while status == MORE and self.count < until:
                     if self.needed > room:
                         free(buffer)
                         room = self.needed
                         buffer = <uint8_t *>malloc(room)
                         if buffer == NULL:
-                            said = MEMORY
+                            status = MEMORY
                             break
                     got = pread(file, buffer, max(wanted, <size_t>self.needed), self.at)
                     if got < 0 and errno == EINTR:
@@ -164,12 +164,12 @@ cdef class TarMembers:
                     if got < <ssize_t>self.needed:
                         break
                     before = self.count
-                    said = self.parse(buffer, got, self.at)
+                    status = self.parse(buffer, got, self.at)
                     wanted = LARGE if self.count - before >= 4 else SMALL
-            self.raise_for(said)
-            if said == MORE and got < 0 and why != EINTR:
+            self.raise_for(status)
+            if status == MORE and got < 0 and why != EINTR:
                 raise OSError(why, "it cannot be read")
-            if said == MORE and 0 <= got < <ssize_t>self.needed:
+            if status == MORE and 0 <= got < <ssize_t>self.needed:
                 self.end_of_file(got)
                 return False
         finally:
@@ -194,12 +194,12 @@ cdef class TarMembers:
             raise EOFError
         self.ended = True
 
-    cdef int raise_for(self, int said) except -1:
-        if said == MEMORY:
+    cdef int raise_for(self, int status) except -1:
+        if status == MEMORY:
             raise MemoryError
-        if said == ODD:
+        if status == ODD:
             raise ValueError(RECORD_IS_ODD)
-        self.ended = said == END
+        self.ended = status == END
         return 0
 
     cdef int parse(self, const uint8_t *data, uint64_t size, uint64_t place) noexcept nogil:
@@ -207,7 +207,7 @@ cdef class TarMembers:
         cdef const uint8_t *header
         cdef uint64_t length
         cdef uint8_t kind
-        cdef int said
+        cdef int status
         while self.at - place < size and size - (self.at - place) >= BLOCK:
             header = data + (self.at - place)
             self.needed = BLOCK
@@ -222,17 +222,17 @@ cdef class TarMembers:
                 self.needed = BLOCK + (length + BLOCK - 1) // BLOCK * BLOCK
                 if size - (self.at - place) < self.needed:
                     return MORE
-                said = self.special(kind, header + BLOCK, length)
-                if said != MORE:
-                    return said
+                status = self.special(kind, header + BLOCK, length)
+                if status != MORE:
+                    return status
                 self.at += self.needed
                 self.needed = BLOCK
                 continue
             if kind == c"S":
                 return ODD
-            said = self.member(header, kind, length)
-            if said != MORE:
-                return said
+            status = self.member(header, kind, length)
+            if status != MORE:
+                return status
         return MORE
 
     cdef int member(self, const uint8_t *header, uint8_t kind, uint64_t length) noexcept nogil:

@@ -66,7 +66,7 @@ UNLOCKED = -1  # instead of the bytes that may be lent as page-locked; it forbid
 IN_TRANSIT = 4  # slots beyond `spare_slots`, for dead batches whose copies or events have not passed
 
 _late: set[Pinning] = set()  # of closed rings, with slots that are not given back yet
-_said = False
+_warned = False
 
 
 class Pinning:
@@ -318,9 +318,9 @@ def _free_late() -> None:
 
 
 def _say(why: str) -> None:
-    global _said
-    if not _said:
-        _said = True
+    global _warned
+    if not _warned:
+        _warned = True
         warnings.warn(
             f"the ring could not be page-locked ({why}). A thread copies each batch into page-locked memory instead, "
             "as torch's own DataLoader does.",

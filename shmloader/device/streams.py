@@ -50,7 +50,7 @@ __all__ = ["CUDA", "WATCHED", "moment", "say_unknown", "since"]
 
 CUDA = 1  # the type of a device, as a stream's numbers have it; ROCm's too
 
-_said = False
+_warned = False
 
 
 def _watch_streams() -> bool:
@@ -92,9 +92,9 @@ def _mark(stream: tuple[int, int, int]) -> Any:
 
 def say_unknown(stream: tuple[int, int, int]) -> None:
     """Warn, once, that a stream is current that nobody was seen to choose."""
-    global _said
-    if not _said:
-        _said = True
+    global _warned
+    if not _warned:
+        _warned = True
         warnings.warn(
             f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch. "
             "That code is C++, or it ran before shmloader was imported. If it copies batches with non_blocking=True, a "

@@ -14,13 +14,14 @@ T_co = TypeVar("T_co", covariant=True)
 class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
     """Gives each rank its share of the samples, as torch's sampler does; other ranks can continue its epochs.
 
-    It has torch's arguments, and gives what torch's gives.  A loader that has loaded a state asks for the rest of the
-    epoch with `after`.
+    It takes torch's arguments and gives the same indices.  A loader that resumes from a state calls `after()` for the
+    rest of the epoch.
 
     All ranks share one order of the epoch.  With W ranks, rank r has every W-th sample of it, starting with the r-th.
-    After n samples over all ranks, the order from the n-th on remains, for any W.  It is divided among the ranks that
-    there are now, each sample once.  If batch size times ranks is the same, the batches of all ranks together are the
-    same, too.  As in torch, the last round is filled up from the order's beginning, or left out with `drop_last=True`.
+    So once all ranks together have received n samples, the rest of the epoch is the order from the n-th sample on,
+    whatever W is.  The present ranks divide it, and each sample comes once.  If batch size times ranks stays the same,
+    the batches of all ranks together stay the same, too.  As in torch, the last round is filled up from the order's
+    beginning, or left out with `drop_last=True`.
 
     Example:
         >>> before = [DistributedSampler(range(8), 2, rank, shuffle=False) for rank in range(2)]

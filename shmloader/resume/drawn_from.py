@@ -2,19 +2,19 @@
 
 NOTE [ Drawn from ]
 
-An epoch that is prefetched, or begun by start(), has its order before the user asks for it.  If the user changes the
-sampler in between, its weights for example, the change must count for that epoch.  Therefore all attributes of the
-sampler, and of the samplers inside it, are recorded before the first draw and compared at iter().  If they differ, the
-order is drawn again.
+The order of an epoch that is prefetched, or that start() began, is drawn before the user asks for the epoch.  If the
+user changes the sampler in between, its weights for example, the change must count for that epoch.  Therefore all
+attributes of the sampler, and of the samplers inside it, are recorded before the first draw and compared at iter().  If
+they differ, the order is drawn again.
 
     1. A record is one pickle for each attribute.  Lists and small objects count by content.  Tensors count by identity
        and version and, up to HASHED bytes, by content, because an array may share their memory.  Datasets of torch's
        own samplers count by identity and length, because these samplers use nothing else of them.  If an attribute is
        larger than a bound, or cannot be pickled, the sampler cannot be compared, and its epochs are not prefetched.
     2. torch's samplers change no attribute when they draw.  Others may, so they are recorded after each draw as well.
-       A change between two draws is then somebody else's.  Before such an order is drawn again, the changes that the
-       draws made are undone, except in attributes that somebody else has changed since.
-    3. The same holds for the samplers' own generators: a generator that somebody has set since stays as it is.
+       So a change between two draws comes from other code.  Before such an order is drawn again, the changes that the
+       draws made are undone, except in attributes that other code has changed since.
+    3. The same holds for the samplers' own generators: a generator that other code has set since then stays as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Look = dict[tuple[int, str], bytes]
 
 
 class Watch:
-    """Records a sampler, and the samplers inside it, while their draws are for an epoch that nobody has asked for.
+    """Records a sampler, and the samplers inside it, while they draw for an epoch that the user has not asked for.
 
     Args:
         sampler: The loader's.
@@ -61,7 +61,7 @@ class Watch:
         self._last_states = self._states()
         self._first_global = self._last_global = torch.get_rng_state()
         self._is_changed = self._is_over = False
-        self._theirs: set[tuple[int, str]] = set()  # attributes that somebody has changed between two draws
+        self._theirs: set[tuple[int, str]] = set()  # attributes that other code has changed between two draws
         self._set: dict[torch.Generator, torch.Tensor] = {}  # generators, and what they were set to between two draws
 
     def before_draw(self) -> None:
@@ -93,7 +93,7 @@ class Watch:
         return not self._is_over and (self._is_changed or self._differs())
 
     def state_set(self, generator: torch.Generator) -> torch.Tensor | None:
-        """The state that somebody has given one of the sampler's generators, other than by the draws; None: nobody."""
+        """The state to which other code has set one of the sampler's generators; None if only draws have changed it."""
         now = generator.get_state()
         return self._set.get(generator) if self._is_last(generator, now) else now
 
@@ -102,13 +102,13 @@ class Watch:
 
     def put_global_back(self) -> bool:
         """Restore torch's global generator to before the draws, if nobody else has drawn from it since."""
-        single = torch.equal(torch.get_rng_state(), self._last_global)
-        if single:
+        is_untouched = torch.equal(torch.get_rng_state(), self._last_global)
+        if is_untouched:
             torch.set_rng_state(self._first_global)
-        return single
+        return is_untouched
 
     def put_back(self) -> None:
-        """Undo what the draws have changed, except where somebody else has changed it since."""
+        """Undo the changes that the draws made, except in attributes that other code has changed since."""
         now = self._look_or_none()
         if self._is_known or now is None:
             return
@@ -249,14 +249,14 @@ def _hash(value: torch.Tensor) -> int | None:
     return zlib.crc32(value.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def say_not_prefetched(sampler: Any) -> None:
+def warn_not_prefetched(sampler: Any) -> None:
     """Warn once that the epochs of a sampler are not prefetched."""
     kind = type(sampler).__name__
-    if kind not in _said:
-        _said.add(kind)
+    if kind not in _warned:
+        _warned.add(kind)
         warnings.warn(
             f"prefetch_epochs=True does nothing for this loader, because changes to its {kind} between epochs cannot "
             f"be seen. To be compared, its attributes must pickle, to {MOST_OF_OTHERS >> 20} MiB at most ({MOST >> 20} "

@@ -156,7 +156,7 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         base_seed=base_seed,
         served=served,
         sampler=seek.name_of(sampler),
-        sampler_epoch=epochs.of_sampler(sampler),
+        sampler_epoch=epochs.sampler_epoch(sampler),
         dataset_epoch=epochs.dataset_epoch(loader.dataset),
         rank=rank_of_state(loader),
         workers=iterables.workers_of(loader),

@@ -1,9 +1,9 @@
 """Passes the epoch of a dataset's set_epoch() on to the workers' copies of the dataset.
 
 The dataset in the trainer and its copies in the workers are different objects.  A `set_epoch(e)` of the trainer's
-dataset does not reach the copies, so persistent workers would stay in the epoch in which they were started.  Therefore
-the loader wraps `set_epoch` of the dataset's class when it is made.  Every call is recorded here, iter() reads the
-record, and each task carries the epoch of its batch.
+dataset does not reach the copies, so persistent workers would stay in the epoch in which they started.  Therefore
+the loader's constructor wraps `set_epoch` of the dataset's class, so that every call is recorded here.  iter() reads
+the record, and each task carries the epoch of its batch.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def length_of(dataset: Any) -> int | None:
         return None
 
 
-def of_sampler(sampler: Any) -> int | None:
-    """The epoch of a sampler of this chain, if one has it."""
+def sampler_epoch(sampler: Any) -> int | None:
+    """The epoch that set_epoch() gave a sampler, or the samplers inside it; None if none of them has one."""
     for part in within(sampler):
         if callable(getattr(part, "set_epoch", None)):
             number = getattr(part, "epoch", None)
@@ -122,7 +122,7 @@ def set_epoch_of_samplers(loader: Any, number: int) -> None:
     """Call set_epoch() of the sampler, the batch sampler, and the samplers inside them."""
     called: list[Any] = []
     for sampler in (*within(loader.sampler), *within(loader.batch_sampler)):
-        tell = getattr(sampler, "set_epoch", None)
-        if callable(tell) and not any(sampler is other for other in called):
+        method = getattr(sampler, "set_epoch", None)
+        if callable(method) and not any(sampler is other for other in called):
             called.append(sampler)
-            tell(number)
+            method(number)

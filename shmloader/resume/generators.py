@@ -12,7 +12,7 @@ import torch
 
 
 def pack(state: torch.Tensor) -> str:
-    """The state of a generator as text.  Half of it is zeros, because its 32-bit words take 64 bits each."""
+    """The state of a generator as text.  It compresses well: half of it is zeros, as each 32-bit word takes 64 bits."""
     return base64.b85encode(zlib.compress(_columns(state, 8).numpy().tobytes(), 1)).decode()
 
 
@@ -42,13 +42,13 @@ def seed_drawn_from(state: torch.Tensor) -> int:
 
 
 def draw_a_seed() -> None:
-    """Move the global generator as a RandomSampler moves it that draws its seed from there."""
+    """Advance the global generator by one draw of a seed, as a RandomSampler without a generator does."""
     torch.empty((), dtype=torch.int64).random_()
 
 
 @contextmanager
 def as_global(text: str | None) -> Iterator[None]:
-    """While this is open, torch's global generator has this state, if one is given; then it gets its own back."""
+    """Give torch's global generator this state, if it is not None, inside the `with`; then restore the former state."""
     now = torch.get_rng_state()
     try:
         if text is not None:
@@ -60,22 +60,22 @@ def as_global(text: str | None) -> Iterator[None]:
 
 @contextmanager
 def undrawn_if_it_fails(generator: torch.Generator | None) -> Iterator[None]:
-    """Undo the draws from this generator, and from the global one, if an error comes out."""
-    of_loader, now = None if generator is None else generator.get_state(), torch.get_rng_state()
+    """If the body raises, undo its draws from this generator and from the global one."""
+    before, now = None if generator is None else generator.get_state(), torch.get_rng_state()
     try:
         yield
     except BaseException:
         torch.set_rng_state(now)
-        if generator is not None and of_loader is not None:
-            generator.set_state(of_loader)
+        if generator is not None and before is not None:
+            generator.set_state(before)
         raise
 
 
 @contextmanager
 def undrawn(generator: torch.Generator | None) -> Iterator[None]:
-    """Undo the draws from this generator, and from the global one, at the end."""
-    of_loader = None if generator is None else generator.get_state()
+    """At the end, undo the draws from this generator and from the global one."""
+    before = None if generator is None else generator.get_state()
     with as_global(None):
         yield
-    if generator is not None and of_loader is not None:
-        generator.set_state(of_loader)
+    if generator is not None and before is not None:
+        generator.set_state(before)

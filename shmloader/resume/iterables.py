@@ -8,11 +8,11 @@ written.  So the trainer finds every state in shared memory, and copies none for
 
     1. A cell is in use from the opening of its sequence until the next state of the same worker counts.  A state counts
        when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has left
-       the epoch.  Then the former cell of that worker is free.  If a batch is dropped for any other reason, its own
-       cell is free when the next batch is taken.
-    2. So cells are in use by these alone: each sequence in flight; each worker, with the state that counted last; and
-       the one batch that was taken and not handed out.  Taking a batch ends its sequence's flight, so no batch counts
-       twice.
+       the epoch.  This frees the worker's former cell.  If a batch is dropped for any other reason, its own cell
+       becomes free when the next batch is taken.
+    2. So the cells in use are: one for each sequence in flight; one for each worker, with the state that counted last;
+       and one for the batch that was taken and not handed out yet.  Taking a batch ends its
+       sequence's flight, so no batch counts twice.
     3. A sequence is opened only while fewer than `entries` are in flight.  So before that, at most (entries - 1) +
        workers + 1 cells are in use, and of entries + workers + 1 cells one is free.  TrainerSide.check_may_open()
        asserts it.
@@ -22,10 +22,10 @@ written.  So the trainer finds every state in shared memory, and copies none for
 
 NOTE [ Streams from epoch to epoch ]
 
-Some streams count their own epochs: they shuffle differently in each, and their state has a number that grows at the
-end.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So a loader's state also
-has the stream's state at the start of the epoch, before its first batch: the one at the end of the epoch before.  In a
-worker's first epoch there is none, because the stream begins as its dataset was made.  Between two epochs only the
+Some streams count their own epochs: they shuffle differently in each, and a number in their state grows at the end of
+each epoch.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So before the first
+batch of an epoch, a loader's state has the state that the stream had at the end of the epoch before.  In a worker's
+first epoch there is none, because the stream begins as its dataset was made.  Between two epochs only the
 dataset's state counts, because each epoch has a new iterator.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shmloader.core.progress import Progress  # off Linux there is none
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def workers_of(loader: Any) -> int | None:
@@ -54,7 +54,7 @@ def workers_of(loader: Any) -> int | None:
 
 
 def samples_of(stream: dict[str, Any], batch_size: int) -> int:
-    """How many samples a stream of a state has given.  States of older versions do not have it."""
+    """How many samples a stream has given, according to a state.  In older states it is computed from the batches."""
     return int(stream.get("samples", stream["batches"] * batch_size))
 
 
@@ -87,7 +87,7 @@ def states(
         before = start.streams[worker] if start.streams else _UNBEGUN
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
-                before = _at_edge(carried[worker], worker, lost)
+                before = _between_epochs(carried[worker], worker, lost)
             found.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
             continue
         ended, state, passed = _read(pickled[worker], worker, lost)
@@ -101,7 +101,7 @@ def states(
                 "state": state,
             }
         )
-    _say_lost(loader, lost)
+    _warn_of_lost_places(loader, lost)
     return found, start.latest if delivered.latest < 0 else delivered.latest
 
 
@@ -114,8 +114,8 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
     except RuntimeError:  # the workers have ended
         return None
     lost: list[str] = []
-    found = [_at_edge(each, worker, lost) for worker, each in enumerate(state)]
-    _say_lost(loader, lost)
+    found = [_between_epochs(each, worker, lost) for worker, each in enumerate(state)]
+    _warn_of_lost_places(loader, lost)
     return found if any(stream["state"] is not None for stream in found) else None
 
 
@@ -127,7 +127,7 @@ def at_start(streams: Any) -> Any:
 
 
 def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
-    """Whether a stream has ended, its state, and the samples that it has given if these are not whole batches."""
+    """Whether a stream has ended; its state; and, if they are not whole batches, the samples that it has given."""
     if not report:
         if report is not None:
             lost.append(
@@ -162,7 +162,7 @@ def _raise(error: bytes, text: str) -> NoReturn:
     raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{text}")
 
 
-def _at_edge(report: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
+def _between_epochs(report: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
     """The state of a stream at the start of the next epoch, from the one at the end of this epoch.
 
     If its state_dict() raised there, that is a warning and not an error, because some streams have a state only in
@@ -181,7 +181,7 @@ def _at_edge(report: bytes | None, worker: int, lost: list[str]) -> dict[str, An
     return {**_UNBEGUN, "state": {"dataset": state["dataset"], "iterator": None}}
 
 
-def _say_lost(loader: Any, lost: list[str]) -> None:
+def _warn_of_lost_places(loader: Any, lost: list[str]) -> None:
     if lost:
         warnings.warn(
             f"the state of this loader lacks the place of {len(lost)} of its streams "
@@ -204,7 +204,7 @@ def fitted(loader: Any, state: State) -> State:
     if state.workers is None or workers_of(loader) is None:
         return state
     if not state.begun:
-        return _dealt_out(loader, state)
+        return _for_all_workers(loader, state)
     if state.workers != loader.num_workers:
         raise ValueError(
             f"this state cannot be loaded: {state.workers} workers were reading the stream, and this loader has "
@@ -217,11 +217,11 @@ def fitted(loader: Any, state: State) -> State:
         if stream["batches"] and stream["state"] is None and not stream["ended"]
     ]
     if lacking:
-        _say_read_through(loader, lacking)
+        _warn_of_reading_again(loader, lacking)
     return state
 
 
-def _say_read_through(loader: Any, lacking: list[int]) -> None:
+def _warn_of_reading_again(loader: Any, lacking: list[int]) -> None:
     kind = type(loader.dataset).__name__
     if callable(getattr(loader.dataset, "state_dict", None)):
         which = ", ".join(map(str, lacking))
@@ -229,10 +229,10 @@ def _say_read_through(loader: Any, lacking: list[int]) -> None:
             f"the loaded state lacks the place of {kind} in worker {which}. The samples that this stream delivered are "
             "read again and dropped. The loader warned of this when the state was saved."
         )
-    elif kind in _said:
+    elif kind in _warned:
         return
     else:
-        _said.add(kind)
+        _warned.add(kind)
         text = (
             f"the dataset {kind} has no state_dict(), so a resumed loader cannot jump to its place. The samples that "
             "it delivered are read again and dropped. Give it a state_dict() and a load_state_dict()."
@@ -240,7 +240,7 @@ def _say_read_through(loader: Any, lacking: list[int]) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
-def _dealt_out(loader: Any, state: State) -> State:
+def _for_all_workers(loader: Any, state: State) -> State:
     """Between two epochs: the state for this number of workers, if all streams have the same state."""
     if not state.streams or state.workers == loader.num_workers:
         return state

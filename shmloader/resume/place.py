@@ -1,9 +1,9 @@
-"""Where the user of each loader is: in which epoch, after how many batches, and where a loaded state resumes.
+"""The user's place in each loader: the epoch, the batches received so far, and the loaded state to resume from.
 
 NOTE [ Place ]
 
-    1. A place counts the batches that the user has received.  Whoever hands a batch out counts it (progress.pyx): the
-       iterator, or the prefetch thread when it passes one on.  Batches under way are made again after a resume.
+    1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out, or the
+       prefetch thread each one that it passes on (progress.pyx).  Batches under way are made again after a resume.
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
@@ -13,9 +13,9 @@ NOTE [ Place ]
        generator's state before the draw, and only when a state needs it.  A resumed epoch takes its base seed from the
        state.  Every generator is then where it would be in the run that was not interrupted, if the user has restored
        the global one too.
-    6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state has it under
-       that name, beside the user's own epoch.  If set_epoch() contradicts the epoch that was predicted for it, it is
-       given up: its state is loaded, with the new epoch, so that no draw is repeated.
+    6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
+       that name, beside the user's own epoch.  If set_epoch() contradicts the epoch that was predicted for it, the
+       early epoch is given up, and iter() begins from its state with the new epoch.  So no draw is repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
 from shmloader.resume.ranks import rank_of_state, this_rank
 from shmloader.resume.seek import sampler_of
-from shmloader.resume.state import State, changed, closed, opened, state_of
+from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch  # off Linux, a module that it imports is missing
@@ -49,7 +49,7 @@ class Place:
         self.counts_with = -1  # `num_workers` for which counting was checked
         self.loads = 0
         self.loaded: State | None = None
-        self.then: State | None = None  # is loaded when the epoch of `loaded` is over
+        self.then: State | None = None  # the state to resume from when the epoch of `loaded` is over
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._next: weakref.ref[Epoch] | None = None
         self.begins_next = False
@@ -68,7 +68,7 @@ class Place:
 
     def state(self) -> dict[str, Any]:
         """The state of the place, for state_dict()."""
-        return closed(self._state())
+        return nested_in_tuples(self._state())
 
     def _state(self) -> dict[str, Any]:
         current, coming = self.current, self.next
@@ -101,7 +101,7 @@ class Place:
             served=over.served + 1 if over is not None and lasts else 0,
             ranks=seek.ranks_of(loader)[1],
             sampler=seek.name_of(sampler),
-            sampler_epoch=epochs.of_sampler(sampler),
+            sampler_epoch=epochs.sampler_epoch(sampler),
             dataset_epoch=epochs.dataset_epoch(loader.dataset),
             rank=rank_of_state(loader),
             sampler_state=seek.state_of_sampler(sampler),
@@ -115,7 +115,7 @@ class Place:
     def load(self, given: Any) -> None:
         """Have the next iter() resume from this state."""
         loader, sampler = self.loader, self._sampler
-        state = state_of(opened(given))
+        state = state_of(without_tuples(given))
         ranks = seek.ranks_of(loader)[1]
         if why := seek.why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
@@ -129,7 +129,7 @@ class Place:
             raise ValueError(f"this state cannot be loaded: {why}")
         state = iterables.fitted(loader, state)
         if state.batches and seek.is_guessed(sampler):
-            _say_that_it_is_guessed(seek.name_of(sampler))
+            _warn_that_order_is_guessed(seek.name_of(sampler))
         self.loaded, self.next_number = changed(state, next=None), state.epoch
         self.then = None if state.next is None else iterables.fitted(loader, state_of(state.next))
         self.loads += 1
@@ -145,7 +145,7 @@ class Place:
         state = self.loaded
         if state is None:
             return None
-        now = epochs.of_sampler(self._sampler)
+        now = epochs.sampler_epoch(self._sampler)
         if state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         return self.loaded
@@ -176,7 +176,7 @@ class Place:
         self.current, self.loaded, self.next = epoch, None, None
         self.next_number = epoch.number + 1
 
-    # ------------------------------------------------------------------------------- an epoch that was begun early
+    # ------------------------------------------------------------------------------------ an epoch that began early
 
     @property
     def next(self) -> Epoch | None:
@@ -189,7 +189,7 @@ class Place:
 
     @contextmanager
     def beginning_next(self) -> Iterator[None]:
-        """While this is open, an epoch that begins is the one after the user's."""
+        """Inside the `with`, an epoch that begins is the one after the user's."""
         self.begins_next = True
         try:
             yield
@@ -197,8 +197,10 @@ class Place:
             self.begins_next = False
 
     def assumed(self, epoch: Epoch) -> tuple[int | None, int | None]:
-        """The epochs that set_epoch() of sampler and dataset is predicted to get for the epoch after this one: it grows
-        as it grew before."""
+        """The numbers that set_epoch() of sampler and dataset will probably get for the epoch after this one.
+
+        Each is expected to grow by as much as it grew last.
+        """
         sampler, dataset = epoch.fixed["sampler_epoch"], epoch.fixed["dataset_epoch"]
         return (
             None if sampler is None else sampler + self._steps[0],
@@ -211,7 +213,7 @@ class Place:
         return (
             epoch.loads == self.loads
             and epoch.from_loaded == (self.loaded is not None)
-            and epoch.fixed["sampler_epoch"] == epochs.of_sampler(self._sampler)
+            and epoch.fixed["sampler_epoch"] == epochs.sampler_epoch(self._sampler)
             and epoch.fixed["dataset_epoch"] == epochs.dataset_epoch(dataset)
             and epoch.length == epochs.length_of(dataset)
             and (epoch.source is None or not epoch.source.is_changed())
@@ -237,7 +239,7 @@ class Place:
         self.loaded = self._with_current_epochs(state)
 
     def drop_next(self, epochs_of_iterator: tuple[Any, ...]) -> None:
-        """An iterator ends, so nobody will ask for an epoch that it has begun early.
+        """Drop the epoch that an iterator has begun early: the iterator ends, so iter() cannot take the epoch over.
 
         Args:
             epochs_of_iterator: The epochs that the iterator's ring knows.
@@ -249,8 +251,7 @@ class Place:
                 epoch.source.put_state_back()
 
     def outlive_workers(self) -> None:
-        """Begin the next epoch with the base seed of these workers, as if they persisted, though they are about to
-        end."""
+        """Have the next epoch use the base seed of these workers, as if they persisted, although they will end now."""
         if self.next is not None:
             self.give_up(self.next)
         elif self.loaded is None and self.then is None and self.current is not None:
@@ -258,7 +259,7 @@ class Place:
 
     def _with_current_epochs(self, state: State) -> State:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
-        now = epochs.of_sampler(self._sampler)
+        now = epochs.sampler_epoch(self._sampler)
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
             state = changed(_whole(state), sampler_state=None)
         return changed(
@@ -284,7 +285,7 @@ class Place:
         if whole:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
-            self.loaded = changed(self.loaded, sampler_epoch=epochs.of_sampler(self._sampler))
+            self.loaded = changed(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
 
 
 def _step(before: int | None, now: int | None) -> int:
@@ -297,12 +298,12 @@ def _whole(state: State) -> State:
     return changed(state, begun=False, batches=0, samples=0, beyond=(), used_up=False, streams=streams, latest=-1)
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def _say_that_it_is_guessed(sampler: str) -> None:
-    if sampler not in _said:
-        _said.add(sampler)
+def _warn_that_order_is_guessed(sampler: str) -> None:
+    if sampler not in _warned:
+        _warned.add(sampler)
         warnings.warn(
             f"the sampler {sampler} has no state_dict(), so a resumed loader draws from its beginning and skips what "
             "was delivered. That is right only if it gives the same order again. Give it a state_dict() and a "

@@ -1,9 +1,9 @@
-"""How the order of an epoch's samples continues from a place in it, without loading a sample.
+"""Continues the order of an epoch's samples from a place in it, without loading a sample.
 
-torch's own samplers give the same order again from the same seed or generator.  The part that was delivered is skipped,
+torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
-rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other one
-starts again, and its batches are skipped; that is right if it gives the same order again.
+rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other
+sampler starts again, and the delivered batches are skipped.  That is right only if it gives the same order again.
 """
 
 from __future__ import annotations
@@ -153,13 +153,13 @@ def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[st
 
 
 def leaves_global(sampler: Any) -> bool:
-    """Whether it is known in which state this sampler leaves the global generator when it begins."""
+    """Whether draw_as_if() knows how this sampler advances the global generator at its iter()."""
     last = inner(sampler)
     return draws_a_seed(sampler) or (is_a(last, *_STRAIGHT) and last.generator is None)
 
 
 def draw_as_if(sampler: Any) -> None:
-    """Move the global generator as this sampler moves it when it begins.  The state has what it drew."""
+    """Advance the global generator as this sampler does at its iter().  What it drew is in the state."""
     last = inner(sampler)
     if draws_a_seed(sampler):
         draw_a_seed()
@@ -223,8 +223,9 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
         left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):
-            left = _skipped(_begun_again(sampler, state), state.batches)
-            left = itertools.chain(list(itertools.islice(left, 1)), left)  # here: the first draw may draw all of them
+            left = _skipped(_restarted(sampler, state), state.batches)
+            # the first one inside as_global(), because that draw may draw all of them
+            left = itertools.chain(list(itertools.islice(left, 1)), left)
     elif len(parts) == 2:
         batches = copy.copy(sampler)
         batches.sampler = _Once(_left_of(last, state))
@@ -256,7 +257,7 @@ def _left_of(last: Any, state: State) -> Iterator[Any]:
 
 
 def _seeded(last: Any, state: State) -> Any:
-    """A sampler that draws what this one drew in the epoch of this state, without touching the global generator."""
+    """A copy of this sampler that draws what it drew in the epoch of this state, without the global generator."""
     if not is_a(last, *_DRAWS) or last.generator is not None:
         return last
     alike = copy.copy(last)
@@ -270,8 +271,8 @@ def _seeded(last: Any, state: State) -> Any:
     return alike
 
 
-def _begun_again(sampler: Any, state: State) -> Iterator[Any]:
-    """All that an unknown sampler gives from its beginning, or the batches of batches of a known one."""
+def _restarted(sampler: Any, state: State) -> Iterator[Any]:
+    """All that an unknown sampler, or a batch sampler of a batch sampler, gives from its beginning."""
     started = _seeded(inner(sampler), state)
     for part in reversed(chain(sampler)[:-1]):
         outer = copy.copy(part)

@@ -1,9 +1,9 @@
-"""The source of an epoch's indices, and how it finds a place in them again: after a signal's handler has raised during
-a draw, and in another process that resumes the epoch.
+"""The source of an epoch's indices.  It finds its place again after a signal's handler has raised during a draw, and in
+another process that resumes the epoch.
 
 A sampler's iterator is usually a Python generator, which ends for good if it is interrupted.  But torch's own samplers
-give the same indices again from the same random states.  So the random states of the epoch's beginning are kept, and
-the indices are drawn again up to the place that was lost.  A loader's state saves the same random states, or the seed
+give the same indices again from the same random states.  So a source keeps the random states of the epoch's beginning,
+and draws the indices again up to the lost place.  A loader's state saves the same random states, or the seed
 that was drawn from one.
 """
 
@@ -53,7 +53,7 @@ class Source(Indices):
 
     Args:
         sampler: Gives the indices, or the batches of them.
-        of_loader: The loader's generator.
+        loader_generator: The loader's generator.
         start: Where in the epoch to begin; None: at its beginning.
         indices: The sampler's iterator, if it was made already.
         watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
@@ -62,7 +62,7 @@ class Source(Indices):
     def __init__(
         self,
         sampler: Any,
-        of_loader: torch.Generator | None = None,
+        loader_generator: torch.Generator | None = None,
         start: State | None = None,
         indices: Iterator[Any] | None = None,
         watch: Watch | None = None,
@@ -70,10 +70,10 @@ class Source(Indices):
         self._sampler = sampler
         self._start = start
         self._global = torch.get_rng_state()
-        self._of_loader = None if of_loader is None else of_loader.get_state()
+        self._loader_state = None if loader_generator is None else loader_generator.get_state()
         self._own = [(each, each.get_state()) for each in _generators(sampler)]
-        self._apart = [state for each, state in self._own if each is not of_loader]
-        self._begun_from: dict[str, Any] | None = None
+        self._apart = [state for each, state in self._own if each is not loader_generator]
+        self._origin: dict[str, Any] | None = None
         if start is not None and not start.drawn:
             seek.draw_as_if(sampler)
         given = self._begin() if indices is None else indices
@@ -98,7 +98,7 @@ class Source(Indices):
         return _Observed(indices, self._watch, self._notes)
 
     def replay(self, count: int) -> Iterator[Any]:
-        """The indices after the first `count`, which were used, when a handler has raised in the next draw.
+        """The indices after the first `count`, when a handler has raised in the next draw.
 
         Raises:
             RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
@@ -112,11 +112,11 @@ class Source(Indices):
                 f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "
                 "the same indices again, so this epoch cannot continue. Iterate over the DataLoader again."
             )
-        with held():  # otherwise a signal's handler could leave the global generator elsewhere
+        with held():  # otherwise a signal's handler could leave the global generator in a wrong state
             now = torch.get_rng_state()
             try:
                 torch.set_rng_state(self._global)
-                for generator, state in self._own:  # not restored afterwards, because some samplers draw on from them
+                for generator, state in self._own:  # not restored afterwards: some samplers go on drawing from them
                     generator.set_state(state)
                 source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # here, because the first one draws the seed
@@ -137,23 +137,23 @@ class Source(Indices):
         Args:
             batches: How many of the epoch's batches the user has received from this source.
         """
-        if self._begun_from is None:
-            self._begun_from = {
+        if self._origin is None:
+            self._origin = {
                 **seek.seeds(self._sampler, self._start, self._global),
                 "drawn": True,
-                "loader_generator": None if self._of_loader is None else pack(self._of_loader),
+                "loader_generator": None if self._loader_state is None else pack(self._loader_state),
                 "sampler_generator": next(map(pack, self._apart), None),
             }
         if self._notes is None:
-            return {**self._begun_from, "sampler_state": None, "used_up": False}
-        return {**self._begun_from, **self._notes.behind(batches)}
+            return {**self._origin, "sampler_state": None, "used_up": False}
+        return {**self._origin, **self._notes.after(batches)}
 
     def belongs_to(self, epoch: Epoch) -> None:
         """Keep the notes that a state of this epoch may need, from the user's last batch on."""
         if self._notes is not None:
             self._notes.epoch = epoch
 
-    # --------------------------------------------------------------- of an epoch that was begun before it is asked for
+    # ------------------------------------------------------------------------------------ for an epoch that began early
 
     def is_changed(self) -> bool:
         """Whether the order would be different now: NOTE [ Drawn from ]."""
@@ -165,9 +165,9 @@ class Source(Indices):
             self._watch.end()
 
     def put_state_back(self) -> None:
-        """Put a sampler that has a state of its own back to where it was before the first draw.
+        """Return a sampler that has a state of its own to its state before the first draw.
 
-        Nobody will ask for the epoch, so otherwise its samples would be lost.
+        The user will not get this epoch, so otherwise its samples would be lost.
         """
         if self._notes is not None:
             self._notes.put_back()
@@ -248,15 +248,15 @@ class Notes:
         self._states = {0: (self._sampler_state(), used_up)}
 
     def _sampler_state(self) -> bytes:
-        return pickle.dumps(self._keeper.state_dict())  # pickled now, because it may be the object that it counts in
+        return pickle.dumps(self._keeper.state_dict())  # pickled now, because the sampler may go on changing this dict
 
-    def behind(self, batches: int) -> dict[str, Any]:
-        """The fields of State for the sampler's state after this number of batches, with more to come or not."""
+    def after(self, batches: int) -> dict[str, Any]:
+        """The fields `sampler_state` and `used_up` of State, after this number of batches."""
         pickled, used_up = self._states[batches]
         return {"sampler_state": pickle.loads(pickled), "used_up": used_up}
 
     def put_back(self) -> None:
-        """Have the sampler be where it was before the first index."""
+        """Return the sampler to its state before the first index."""
         self._keeper.load_state_dict(pickle.loads(self._states[0][0]))
 
     def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> None:

@@ -8,40 +8,40 @@ from typing import Any
 
 VERSION = 1
 _UNCHANGED = "Load it as state_dict() returned it."
-# accelerate takes what state_dict() returns for torchdata's state, and raises without these keys.  It changes them if
-# they are not zero.  Here they have no meaning.
+# accelerate treats the state as torchdata's, and raises if these keys are missing.  It changes them if they are not
+# zero.  shmloader does not read them.
 _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}
 
 
-@dataclass  # frozen ones take three times as long to make
+@dataclass  # not frozen, because a frozen one takes three times as long to make
 class State:
     """A loader's place.  The fields are the keys of its dict, which has a version as well.
 
-    In the user's dict, `sampler_state`, `streams` and `next` are closed().
+    In the user's dict, `sampler_state`, `streams` and `next` are in tuples of one element: nested_in_tuples().
 
     Attributes:
         epoch: The number of the epoch that is under way, or of the next one.
         begun: Whether it is under way.  If not, nothing was drawn for it.
         batches: How many of its batches this rank has received.
         samples: How many of its samples all ranks together have received.
-        beyond: Out of order: numbers and samples of the batches that this rank has received after one that is missing.
-            They are not among the above.
+        beyond: With in_order=False: the numbers and samples of the batches that this rank has received after a missing
+            one.  `batches` and `samples` do not count them.
         ranks: How many ranks share its samples.
         base_seed: The seed that the iterator drew, as torch's does, and from which it seeds its workers; None: the next
             iterator draws one.
         served: How many epochs the iterator had begun with that seed before this one.
-        drawn: Whether the sampler has made the draws of its beginning; without workers it makes them for the first
-            batch.
+        drawn: Whether the sampler has made the draws of its iter(); without workers it makes them at the first batch.
         sampler: The name of the sampler that orders the samples.
         sampler_seed: The seed that a RandomSampler drew for this epoch, or is about to draw.
         sampler_epoch: The last argument of the sampler's set_epoch().
         dataset_epoch: The last argument of the dataset's set_epoch().
         loader_generator, sampler_generator, global_generator: The states of generators when the epoch began.  The
             global one's is there only if the sampler draws all its samples from it.
-        rank: The rank whose state this is, if it has one of the following fields; None if it serves all ranks.
+        rank: The rank that saved the state, if only this rank can load it (it has `sampler_state` or `streams`); None
+            if any rank can.
         sampler_state: The sampler's own state_dict(), if it has one.
-        used_up: Whether that sampler has given all of this epoch's indices.  Many begin again when they give the last
-            one, so that their state is the next epoch's.
+        used_up: Whether that sampler has given all of this epoch's indices.  Many samplers start over when they give
+            the last one, so their state is already that of the next epoch.
         workers: For a stream: how many workers read a part of it, 0 without workers.
         streams: For each of them (without workers, for the trainer): the batches and the samples that it has given, how
             many samples it had given each time that it raised, whether it has ended, and its state after the last
@@ -121,7 +121,7 @@ def state_of(given: Any) -> State:
     return State(**found)
 
 
-def closed(text: dict[str, Any]) -> dict[str, Any]:
+def nested_in_tuples(text: dict[str, Any]) -> dict[str, Any]:
     """The same dict, with nested values in tuples of one element.
 
     torch.distributed.checkpoint flattens dicts, and lists of dicts, to any depth, and expects the keys of a fresh
@@ -133,8 +133,8 @@ def closed(text: dict[str, Any]) -> dict[str, Any]:
     return text
 
 
-def opened(given: Any) -> Any:
-    """The argument of closed().  From JSON, tuples come back as lists.
+def without_tuples(given: Any) -> Any:
+    """The inverse of nested_in_tuples().  JSON turns tuples into lists, so it takes both.
 
     Raises:
         ValueError: It was changed.

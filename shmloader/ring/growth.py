@@ -212,13 +212,13 @@ def warn_overflow() -> None:
     say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({in_units(free_in_shm())} free)")
 
 
-_said = False
+_warned = False
 
 
 def say_moved(why: str) -> None:
-    global _said
-    if not _said:
-        _said = True
+    global _warned
+    if not _warned:
+        _warned = True
         warnings.warn(
             f"{why}. The ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to put them "
             "there from the start.",

@@ -1,4 +1,4 @@
-"""What the iterators of each loader have measured since the loader was made.
+"""Adds up what the iterators of a loader measure, from the making of the loader on.
 
 NOTE [ Accounts ]
 
@@ -44,7 +44,7 @@ class Account:
         workers: How many workers the loader has.
 
     Attributes:
-        meter: Its iterators add to it.
+        meter: The counters that its iterators add to.
         number: The loader's number among the measured loaders of this process, from 1.
     """
 
@@ -60,23 +60,23 @@ class Account:
             self.mark(since)
 
     def mark(self, since: str) -> None:
-        """Take a reading, from which figures() counts from now on."""
+        """Take a reading.  From now on figures(since) counts from it."""
         self._since[since] = time.monotonic_ns(), self.meter.now()
 
     def figures(self, since: Since) -> tuple[float, Figures]:
-        """Seconds since a reading, and the figures since then."""
+        """The seconds since a reading, and the growth of the figures since then."""
         if since not in SINCE:
             raise ValueError(f"since should be 'start', 'epoch' or 'last', but got since={since!r}")
         began, earlier = self._since[since]
         ended, now = time.monotonic_ns(), self.meter.now()
-        if since == "last":  # the same figures, because a batch between two readings would be in neither
+        if since == "last":  # not a second reading, because neither call would count a batch that comes between the two
             self._since[since] = ended, now
         figures = now.copy()
         figures.less(earlier)
         return (ended - began) / 1e9, figures
 
     def add_sheet(self, sheet: Sheet | None) -> None:
-        """From now on, workers count on this sheet where they spend their time."""
+        """Add a sheet on which the workers of a ring count the functions that they are in."""
         if sheet is not None:
             self._sheets.append(sheet)
 
@@ -113,7 +113,7 @@ def account_of(loader: Any) -> Account:
 
 def measured_loaders() -> list[tuple[str, Any]]:
     """All living loaders that have an account, each with a name."""
-    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # any thread may ask
+    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # threads add to it
     found = sorted((account_of(loader).number, loader) for loader in loaders)
     return [(f"{label_of(loader).decode()}-{number}", loader) for number, loader in found]
 
@@ -161,20 +161,20 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
 
 
 def close_trace(loader: Any) -> None:
-    """Write the loader's trace as far as it has come, if one is being recorded."""
+    """Write the batches that the loader's trace has so far, if one is being recorded."""
     account = _accounts.get(loader)
     if account is not None and account.trace is not None:
         account.trace.close_or_warn()
 
 
 def turns_of(iterator: Any) -> Turns | None:
-    """The object that counts the user's turns with this iterator; None if nothing counts them yet."""
+    """The object that times the user's calls of next() on this iterator; None if there is none yet."""
     turns: Turns | None = vars(iterator).get("_turns") if hasattr(iterator, "__dict__") else None
     return turns
 
 
 def turns_of_prefetcher(loader: Any, source: Any) -> Turns | None:
-    """The same for a prefetch thread.  The turns that its source counts are then the thread's."""
+    """The object that times the user's calls, if a prefetch thread calls the source.  The source's times the thread."""
     if sys.platform != "linux":
         return None
     ring = turns_of(source)
@@ -191,7 +191,7 @@ def figures_of(loader: Any) -> Figures | None:
 
 
 def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
-    """Count the turns with one of torch's own iterators, whose __next__ calls `_next_data`; None if it has none.
+    """Time the calls of one of torch's own iterators, whose __next__ calls `_next_data`; None if it has no such method.
 
     The method is looked up in the iterator's class, because a bound method would keep the iterator and its workers
     alive.
@@ -199,11 +199,11 @@ def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
     method = getattr(type(iterator), "_next_data", None)
     if method is None:
         return None
-    mine = weakref.ref(iterator)
+    weakly = weakref.ref(iterator)
 
     def next_data() -> Any:
         turns.asked()
-        batch = method(mine())
+        batch = method(weakly())
         turns.handed_out()
         return batch
 

@@ -15,8 +15,8 @@ SLOW = 2.0  # times the others' median: such a worker is a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
 BUSY = 0.25  # of their time: below it, more workers do not help
 COPIED = 0.1  # of the batches
-ENDLESS = 50  # workers a core: nobody would start so many
-BLOCKED = 4  # workers a core that wait for a disk or sleep: beyond it, more workers are not the advice
+ENDLESS = 50  # workers a core: more than anybody would start
+BLOCKED = 4  # workers a core, if they mostly wait for a disk or sleep: the report recommends no more
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Cause:
     Attributes:
         name: "device", "rank", "first_batch", "spare_slots", "hand_out", "worker", "order", "cores", "workers",
             "collate", "read" or "decode".
-        why: The evidence.
+        why: The measurements that show it.
         change: What to change.
         effect: What the change would gain, computed from the measurements.
-        sure: Whether the evidence is well beyond chance.
+        sure: Whether the measurements are so clear that chance is excluded.
     """
 
     name: str
@@ -66,7 +66,7 @@ def device(evidence: Evidence) -> Cause | None:
 
 
 def rank(evidence: Evidence) -> Cause | None:
-    """The loader of one rank, this one or another, is slower than the others', and all wait for it in the step."""
+    """The loader of one rank is slower than the others', and all ranks wait for it in the step."""
     if len(evidence.ranks) < 2:
         return None
     slowest = max(range(len(evidence.ranks)), key=lambda number: evidence.ranks[number])
@@ -79,7 +79,7 @@ def rank(evidence: Evidence) -> Cause | None:
         "rank",
         f"rank {slowest} waits {ms(longest)} a batch for its loader, the others {ms(usual)}; in a step that "
         "synchronises, all of them wait for it",
-        f"look at loader.report() on rank {slowest}: its storage, its cores, or what it was given to load",
+        f"look at loader.report() on rank {slowest}: its storage, its cores, and its share of the samples",
         f"a step would take up to {ms(longest - usual)} less, of {ms(cycle)}",
         longest >= 3 * usual and longest - usual >= 0.2 * cycle,
     )
@@ -148,7 +148,7 @@ def copies(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def hand_out(evidence: Evidence) -> Cause | None:
-    """Next() itself takes the time: the sampler, or batches so small that nothing else takes time."""
+    """The time is spent in next() itself: in the sampler, or handing out many small batches."""
     waits = evidence.stats.waits
     if waits is None or not evidence.stats.wait.total_s:
         return None
@@ -180,7 +180,7 @@ def no_workers(evidence: Evidence) -> Cause | None:
     needed = math.ceil(evidence.wait_s / evidence.step_s) if evidence.step_s else most
     count = max(1, min(needed, most))
     best = max(evidence.step_s, evidence.wait_s / count)
-    persists = ", persistent_workers=True" if evidence.settings.prefetch_epochs else ""  # with workers, it needs this
+    persists = ", persistent_workers=True" if evidence.settings.prefetch_epochs else ""  # required with workers
     return Cause(
         "workers",
         f"batches are made in this process, {ms(evidence.wait_s)} each, while your loop waits",
@@ -254,13 +254,13 @@ def cores(evidence: Evidence) -> Cause | None:
         f"{count} workers share {plural(evidence.cores, 'core')}, and wait for one {evidence.delayed_share:.0%} of "
         "the time",
         f"num_workers={fewer}; for more batches/s the work itself must shrink: {CHEAPER['decode']}",
-        f"the same {rate(evidence.stats.batches_per_s)}, with {count - fewer} processes less, and their memory",
+        f"the same {rate(evidence.stats.batches_per_s)}, with {count - fewer} processes fewer, and less memory",
         count >= 1.5 * evidence.cores and evidence.delayed_share >= 1.4 * DELAYED,
     )
 
 
 def work(evidence: Evidence) -> Cause | None:
-    """Workers are busy all the time and cannot keep up: there are too few of them, or a batch takes too much work."""
+    """Workers are always busy and cannot keep up: there are too few of them, or a batch takes too much work."""
     if not evidence.workers or not evidence.work_s or evidence.busy_share < BUSY:
         return None
     count, needed = max(len(evidence.workers), evidence.settings.num_workers), evidence.needed_workers
@@ -304,7 +304,7 @@ CHEAPER = {
 
 
 def steal(evidence: Evidence) -> str:
-    """The option by which workers take over the work of others, as this loader can be given it."""
+    """The option by which workers take over the work of others, in the form in which this loader accepts it."""
     return 'schedule="steal"' + ("" if evidence.settings.in_order else " in place of in_order=False")
 
 
@@ -316,13 +316,13 @@ def smaller_chunks(evidence: Evidence) -> str:
 
 
 def shared(evidence: Evidence) -> str:
-    """The condition for more workers on a stream: each has a copy of it, so each must read a part of its own."""
+    """For a stream, the condition for more workers: each has a copy of the stream, and must read its own part."""
     sharded = " (the stream must give each worker its own part, by get_worker_info(); otherwise samples repeat)"
     return sharded if evidence.settings.is_stream else ""
 
 
 def hottest(evidence: Evidence) -> str:
-    """The function that takes the most time, if that is known."""
+    """The function in which workers spend the most time, if that is known."""
     if not evidence.stats.hot:
         return ""
     hot = evidence.stats.hot[0]

@@ -15,14 +15,14 @@ from typing import Any
 from shmloader.core.log import Taken
 
 TRAINER = 0  # its lane; worker k's is k + 1
-AHEAD = 1 << 20  # the lane of the prefetch thread, if there is one
+PREFETCH = 1 << 20  # the lane of the prefetch thread, if there is one
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Span:
-    """A span of time: one next() of the user's, or the sending of a batch to a device."""
+    """A span of time: one of the user's calls of next(), or the copy of a batch to a device."""
 
     began_at: int
     ended_at: int
@@ -30,16 +30,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of a loader.  Times are those of time.monotonic_ns().
+    """Everything that was recorded about a loader.  Times are those of time.monotonic_ns().
 
     Attributes:
         label: Its dataset's name.
         trainer: The pid.
-        workers: The pids that are known.
+        workers: The workers' pids, as far as they are known.
         taken: The ring's record of each sequence.
         turns: The user's calls of next().
         sent: Batches that went through a stage: to a device, or `on_device`.
-        by_thread: Whether a prefetch thread did that, which takes the batches from the ring.
+        by_thread: Whether a prefetch thread did that.  Then it is also the one that takes batches from the ring.
         began_at: When recording began.
     """
 
@@ -55,7 +55,7 @@ class Recorded:
 
 def trace_of(recorded: Recorded) -> dict[str, Any]:
     """The whole file, as JSON."""
-    taker = AHEAD if recorded.by_thread else TRAINER
+    taker = PREFETCH if recorded.by_thread else TRAINER
     events = [*_names(recorded, taker), *_turns(recorded.turns)]
     events += [_slice(taker, "to device", span.began_at, span.ended_at, {}) for span in recorded.sent]
     for number, taken in enumerate(recorded.taken):
@@ -78,8 +78,8 @@ def _names(recorded: Recorded, taker: int) -> Iterator[Event]:
     """The names of the lanes, and their order."""
     yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": f"shmloader: {recorded.label}"}}
     lanes = {TRAINER: "trainer"}
-    if taker == AHEAD:
-        lanes[AHEAD] = "prefetch thread"
+    if taker == PREFETCH:
+        lanes[PREFETCH] = "prefetch thread"
     pids = dict(enumerate(recorded.workers))
     for worker in sorted({*pids, *(taken.worker for taken in recorded.taken)}):
         lanes[worker + 1] = f"worker {worker}" + (f" (pid {pids[worker]})" if worker in pids else "")
@@ -98,7 +98,7 @@ def _turns(turns: list[Span]) -> Iterator[Event]:
 
 
 def _made(taken: Taken) -> Iterator[Event]:
-    """The worker's lane."""
+    """The slices in the worker's lane: fetch and collate."""
     lane, found = taken.worker + 1, _numbers(taken)
     if not taken.claimed_at or not taken.published_at:
         return
@@ -110,11 +110,11 @@ def _made(taken: Taken) -> Iterator[Event]:
 
 
 def _took(taken: Taken, taker: int) -> Iterator[Event]:
-    """The slices of the side that takes: until it had the batch, and then with it, within its next()."""
+    """The slices of the thread that takes: the wait for the batch, and reading it, both inside its next()."""
     if taken.chunk or not taken.asked_at or not taken.taken_at:
         return
     ends = taken.handed_out_at or taken.taken_at
-    if taker == AHEAD:
+    if taker == PREFETCH:
         yield _slice(taker, "next batch", taken.asked_at, ends, _numbers(taken))
     yield _slice(taker, "wait", taken.asked_at, taken.taken_at, _numbers(taken))
     if ends > taken.taken_at:
@@ -122,7 +122,7 @@ def _took(taken: Taken, taker: int) -> Iterator[Event]:
 
 
 def _arrow(number: int, taken: Taken, taker: int) -> Iterator[Event]:
-    """An arrow from a worker's publishing to the taking of the batch."""
+    """An arrow from the point where a worker publishes a batch to the point where the trainer takes it."""
     if taken.asked_at and taken.claimed_at < taken.published_at and taken.taken_at:
         common = {"cat": "batch", "name": "publish", "id": number}
         # inside the two slices, because an arrow from the very end of one would belong to the following slice
@@ -132,7 +132,7 @@ def _arrow(number: int, taken: Taken, taker: int) -> Iterator[Event]:
 
 
 def _between(number: int, taken: Taken) -> Iterator[Event]:
-    """The stages of a batch that nobody works on: open, ready, lent."""
+    """The stages in which a batch waits: open, ready, lent."""
     if taken.chunk:
         return
     spans = [

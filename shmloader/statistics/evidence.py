@@ -1,4 +1,4 @@
-"""What a verdict is based on: the measurements, the loader's settings, and the machine."""
+"""The evidence for a verdict: the measurements, the loader's settings, and the machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from shmloader.statistics.stats import Stats, WorkerStats
 if TYPE_CHECKING:
     from shmloader.core.log import Taken
 
-DELAYED = 0.25  # of their work, waiting for a core: beyond it, workers are short of cores
-BLOCKS = 8  # parts of the last batches, to see how much the share of waiting varies
+DELAYED = 0.25  # the share of its work that a worker waits for a core: above it, cores are short
+BLOCKS = 8  # parts into which the last batches are divided, to see how much the share of waiting varies
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Evidence:
     Attributes:
         stats: The measurements.
         settings: The loader's settings.
-        cores: How many cores' time this process and its workers can get.
+        cores: How many cores this process and its workers can use at once.
         shares: The share of waiting in each of the last BLOCKS of batches; empty if it is not known.
-        ranks: Seconds of waiting a batch, of each rank; empty if the others were not asked.
-        rank: This rank's index there.
-        memory_bytes: The memory that this rank can still get.
+        ranks: How many seconds each rank waits for a batch; empty if the other ranks were not asked.
+        rank: This rank's index in `ranks`.
+        memory_bytes: How much more memory this rank can get.
     """
 
     stats: Stats
@@ -99,23 +99,23 @@ class Evidence:
 
     @property
     def share(self) -> float | None:
-        """The share of waiting to judge.  With one epoch it leaves out the start, which is not typical of the rest."""
+        """The share of waiting that the verdict judges.  With one epoch, the start is left out: it is not typical."""
         return self.steady_share if self.stats.first_wait.count == 1 else self.stats.input_wait
 
     # -------------------------------------------------------------------------------------------- the workers
 
     @property
     def workers(self) -> Sequence[WorkerStats]:
-        """The workers that have made a batch.  A reading may fall between the count of its first batch and its time."""
+        """The workers that have made a batch.  A worker counts a batch before its time, so the time may still be 0."""
         return [worker for worker in self.stats.workers or () if worker.published and worker.busy_s]
 
     def workers_s(self, name: str) -> float:
-        """A sum over the workers."""
+        """The sum of a field over the workers."""
         return float(sum(getattr(worker, name) for worker in self.workers))
 
     @property
     def work_s(self) -> float:
-        """The time of one worker that a batch takes."""
+        """How many seconds a worker needs for a batch."""
         batches = self.stats.taken_batches or 0
         return self.workers_s("busy_s") / batches if batches else 0.0
 
@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def idle_share(self) -> float:
-        """The share of it without work, while the trainer waited for another worker's batch."""
+        """The share of their time that workers had no work while the trainer waited for another worker's batch."""
         busy, idle = self.workers_s("busy_s"), self.workers_s("idle_s")
         return idle / (busy + idle + self.workers_s("slot_wait_s")) if busy else 0.0
 
@@ -150,7 +150,7 @@ class Evidence:
 
     @property
     def runs_share(self) -> float:
-        """The share of its work that a worker runs on a core, if it gets one whenever it needs one."""
+        """The share of its work that a worker would run on a core, if a core were always free for it."""
         return min(1.0, (self.cpu_share or 0.0) / (1 - self.delayed_share))
 
     @property
@@ -175,11 +175,11 @@ class Evidence:
         """This worker's time for a batch, without its waits for a core, because other processes may have that core."""
         return worker.busy_s * (1 - min(0.9, worker.delayed_share or 0.0)) / worker.published
 
-    # --------------------------------------------------------------------------------- what others would bring
+    # ------------------------------------------------------------------------ the effect of more or fewer workers
 
     @property
     def got_cores(self) -> float:
-        """How many cores the workers had: all that there are, or fewer if they had to wait for them."""
+        """How many cores the workers had: all that there are, or fewer if workers had to wait for a core."""
         spent = self.stats.wait.total_s + self.stats.step.total_s
         if self.delayed_share < DELAYED or not spent:
             return self.cores
@@ -188,8 +188,8 @@ class Evidence:
     def rate(self, workers: int, idle: float = 0.0) -> float:
         """Batches a second that this number of workers would give this loop, computed from the measurements.
 
-        The cores that they got limit the work that runs on them, but not waits for a disk or sleeps.  A worker's waits
-        for a core do not count as work, because with fewer workers there would be fewer of them.
+        The number of cores limits computing, but not sleeping or waiting for a disk.  A worker's waits for a core do
+        not count as work, because fewer workers would wait less.
         """
         work = self.work_s * (1 - self.delayed_share)
         if not work:
@@ -212,13 +212,13 @@ class Evidence:
 
     @property
     def held_workers(self) -> float:
-        """How many workers' batches the memory holds: the present workers, and more."""
+        """How many workers the memory has room for: the present ones, and those whose batches fit into the rest."""
         each = self.settings.prefetch_factor * (self.stats.batch_bytes or 0.0)
         return self.settings.num_workers + (self.memory_bytes // each if each else math.inf)
 
     @property
     def needed_cores(self) -> float:
-        """How many cores these would keep busy."""
+        """How many cores needed_workers would keep busy."""
         if not self.step_s:
             return self.cores
         return self.work_s * (self.cpu_share or 0.0) / self.step_s

@@ -38,7 +38,7 @@ from shmloader.core.figures import (
 )
 from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
 
-HELD = 0.95  # of the dropped batches, for `held_batches`
+HELD = 0.95  # the share of the dropped batches that `held_batches` covers
 WAITS = {
     "open": ON_OPEN,
     "claim": ON_CLAIM,
@@ -51,7 +51,7 @@ WAITS = {
 
 @dataclass(frozen=True)
 class Now:
-    """Values of this moment, which are not counted: see Stats."""
+    """Values that are read at the moment of the call, and not counted over time: see Stats."""
 
     why_not_ring: str | None
     num_workers: int
@@ -79,7 +79,7 @@ def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
         figures: The counts since then.
         since: The name of the reading.
         elapsed: How many seconds ago it was.
-        now: The values that are not counted.
+        now: The values of this moment.
     """
     wait, step, first = (times(figures, kind) for kind in (WAIT, STEP, FIRST))
     spent = wait.total_s + step.total_s
@@ -137,7 +137,7 @@ def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stat
 
 
 def _held(dropped: list[int]) -> int | None:
-    """How many batches a loop holds at once, computed from how many more it was given while it held each."""
+    """How many batches a loop holds at once.  `dropped[n]` batches were dropped after n further ones had been given."""
     count, seen = sum(dropped), 0
     if not count:
         return None

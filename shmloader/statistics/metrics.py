@@ -34,14 +34,14 @@ GAUGES = {
     "input_wait": "Share of the time spent in next(), since the loader was made",
     "ready_batches": "Ready batches when next() was called, on average",
     "empty_share": "Share of calls of next() that found no batch ready",
-    "lent_slots": "Batches that lie in the ring and are the user's",
+    "lent_slots": "Batches that the user holds, and whose bytes lie in the ring",
     "ring_bytes": "Bytes of the ring's slots",
     "num_workers": "Workers",
 }
 COUNTERS = {
     "batches": "Batches that next() has given",
     "samples": "Samples in the batches that were taken",
-    "copied_spare": "Batches copied out since spare_slots were lent",
+    "copied_spare": "Batches copied out because the user held spare_slots batches already",
     "grown_slots": "Times that a slot had to grow",
     "bad_samples": "Samples that raised and were replaced",
     "worker_deaths": "Workers that died and were replaced",
@@ -51,9 +51,9 @@ SUMMARIES = {
     "step": "Seconds between two calls of next()",
     "fetch": "Seconds to fetch a batch's samples, in a worker",
     "collate": "Seconds to collate and write a batch, in a worker",
-    "order_wait": "Seconds that a batch was ready, but not an earlier one",
-    "lent": "Seconds that a batch's slot was the user's",
-    "to_device": "Seconds to copy a batch to the device, of one in 16",
+    "order_wait": "Seconds that a ready batch waited for an earlier one",
+    "lent": "Seconds from handing out a batch until the user has dropped it",
+    "to_device": "Seconds to copy a batch to the device, measured for one in 16",
 }
 OF_WORKERS = ("busy_s", "idle_s", "slot_wait_s", "waited_for_s")
 
@@ -82,8 +82,8 @@ def serve_once(all_stats: Callable[[], Named]) -> None:
 
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     if not port.isdecimal() or not 0 < int(port) + rank_here() < 1 << 16:
-        behind = f", {rank_here()} higher for this rank," if rank_here() else ""
-        _warn(f"{PORT}={port!r}{behind} is no port. Name one from 1 to 65535.")
+        shift = f", {rank_here()} higher for this rank," if rank_here() else ""
+        _warn(f"{PORT}={port!r}{shift} is no port. Name one from 1 to 65535.")
         return
     number = int(port) + rank_here()
     try:

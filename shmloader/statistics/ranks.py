@@ -1,4 +1,4 @@
-"""The other ranks' waits, if they are asked.  In a step that synchronises, all ranks wait for the slowest one."""
+"""Gathers how long each rank waits.  In a step that synchronises, all ranks wait for the slowest one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Report:
         verdict: The finding: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
         stats: The figures behind it.
         log: The last batches, one by one, for `plot`.
-        of_dataset: What the dataset says of itself: titles and texts.
+        of_dataset: Lines that the dataset adds to the report: titles and texts.
     """
 
     verdict: Verdict
@@ -45,7 +45,7 @@ class Report:
         if (cause := self.verdict.cause) is not None:
             messages += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
         elif self.verdict.kind == "input-bound":
-            messages += [("cause", "none that is known here; the figures below, and plot(), show where the time goes")]
+            messages += [("cause", "no known cause applies; the figures below, and plot(), show where the time goes")]
         messages += [("also", note) for note in self.verdict.notes]
         messages += self.of_dataset
         if self.stats.batches:

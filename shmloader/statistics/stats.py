@@ -36,12 +36,12 @@ class WorkerStats:
         fetch_s: Of these, seconds until the samples were there.
         collate_s: Of these, seconds to collate them and to write what did not lie in the slot already.
         idle_s: Seconds without work while the trainer waited for another worker's batch.
-        slot_wait_s: Seconds without work because all slots were filled: the consumer was slower.  Neither counts the
-            time between two epochs.
+        slot_wait_s: Seconds without work because all slots were filled: the consumer was slower.  Neither this nor
+            idle_s counts the time between two epochs.
         waited_for_s: Seconds that the trainer waited for a batch of this worker.
-        cpu_share: The part of busy_s in which it ran on a core; above 1 if several threads do.  None: not known yet,
-            because the kernel is asked at most 20 times a second.
-        delayed_share: The part in which it could have run, but had no core.
+        cpu_share: The part of busy_s in which it ran on a core; above 1 if several of its threads did.  None: not known
+            yet, because the kernel is asked at most 20 times a second.
+        delayed_share: The part of busy_s in which it could have run, but had no core.
     """
 
     worker: int
@@ -58,11 +58,11 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class Hot:
-    """A function in which samples found the workers (detail=True).
+    """A function in which workers spend their time, according to samples of their stacks (detail=True).
 
     Attributes:
         function: Its name.
-        file, line: Where it was found most often.
+        file, line: Where in it most samples were.
         share: The part of all samples in which it was the innermost function of the dataset's own code, or was called
             by that.
     """
@@ -76,9 +76,9 @@ class Hot:
 @dataclass(frozen=True)
 class Stats:
     """The measurements of a loader, over all its iterators, since `since`.
+
     Times are in seconds, amounts of memory in bytes, shares from 0 to 1.  A figure that is not known is None.  If
     batches do not ride the ring (`why_not_ring`), only the user's time in next() and between calls is known.
-    do not ride the ring (`why_not_ring`), all but the user's own time in next() and between calls.
 
     Attributes:
         since: "start", "epoch" or "last".
@@ -94,29 +94,29 @@ class Stats:
         starting_s: Seconds in next() until each worker had given its first batch of an epoch, which takes as many calls
             as there are workers.
         taken_batches: How many were taken from the ring; more than `batches` if some were dropped, or are prefetched.
-        samples, samples_per_s: The same of samples.
+        samples, samples_per_s: Samples in the batches that were taken, and how many a second.
         batch_bytes: How large a batch was in its slot, on average.
         ready_batches: How many batches were ready when next() was called, on average.
-        empty_share: The share of calls that found none.
+        empty_share: The share of calls of next() that found no batch ready.
         claim_wait: From opening a batch, or a chunk, to a worker claiming it.
-        fetch, collate: Each batch or chunk, in its worker.
+        fetch, collate: Fetching the samples of a batch or chunk, and collating them, in a worker.
         order_wait: From a batch being ready until all earlier ones are.
         take_wait: From a batch being the next in order until it is taken.
-        lent: While a batch's slot is the user's.
+        lent: From handing a batch out until the user has dropped it, and its slot is free.
         held_batches: How many batches the loop holds at once, according to 95 % of the dropped ones: with 2, a batch is
             dropped when the next one has come.  None while none was dropped.
         waits: Seconds in which next() waited for a batch, by the batch's stage: "open" (no worker could begin it),
             "claim" (its worker was at an earlier one), "fetch", "collate", "wake" (it was ready, and the trainer was
             waking up); and "hand_out", the trainer's own work in all calls.  With `device=`, these are the calls of the
             thread that copies.
-        lent_slots: Batches that lie in the ring and are the user's now.
-        copied_spare: Batches that were copied out because `spare_slots` were lent.
+        lent_slots: Batches that the user holds now, whose bytes lie in the ring.
+        copied_spare: Batches that were copied out because the user held `spare_slots` batches already.
         copied_kept: Batches that were copied out because a worker kept a reference to them.
         copied_unlocked: Batches that were copied because their slots were not page-locked yet.
         grown_slots: How often a slot had to grow.
         ring_bytes: The memory of the slots of all living rings.
         moved_slots: How many slots lie, or lay, in a memfd because /dev/shm was too small.
-        to_device: One batch in 16, from the beginning of its copy to the end.
+        to_device: The copies to the device, measured for one batch in 16.
         bad_samples: How many samples were replaced, in all epochs.
         worker_deaths: Workers that died and were replaced.
         workers: The stats of each worker.

@@ -1,8 +1,8 @@
 """loader.trace(): records the next batches of a loader into a file that Perfetto and Chrome show.
 
-The ring notes the times of each sequence anyway (NOTE [ Figures ]).  A trace has it keep as many as are wanted, and
-reads them in the end.  The user's next() is timed here, only in the iterator that is traced: the method that it calls
-is replaced in the instance.
+The ring records the times of each sequence in any case (NOTE [ Figures ]).  A trace has it keep as many records as the
+trace needs, and reads them at the end.  The user's next() is timed here.  For that, a method that next() calls is
+replaced in the traced iterator, and in no other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shmloader.options import Options
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
 
-MOST = 1 << 24  # sequences: they take 1.5 GiB, and no program opens a larger file
+MOST = 1 << 24  # sequences: they take 1.5 GiB, and no viewer opens a larger file
 
 
 class Trace:
@@ -38,10 +38,10 @@ class Trace:
         batches: How many to record.
         log: The loader's log, which the ring fills.
         label: Its dataset's name.
-        sequences: How many sequences that number of batches may be, with those that are under way.
+        sequences: How many sequences to keep: those of the batches, and those that are under way.
 
     Raises:
-        OSError: There can be no such file.
+        OSError: No file can be made at this path.
         ValueError: The log cannot keep that many.
 
     Attributes:
@@ -57,7 +57,7 @@ class Trace:
         self._turns: list[Span] = []
         self._sent: list[Span] = []
         self._pids: list[int] = []
-        self._ahead = False
+        self._by_thread = False
         self._replaced: list[tuple[weakref.ref[Any], str, Any]] = []
         self._owner = os.getpid()
         self._writing = threading.Lock()
@@ -71,23 +71,23 @@ class Trace:
         atexit.register(self.close_or_warn)
 
     def attach(self, iterator: Any) -> None:
-        """Trace an iterator of the loader.  Another call does no harm."""
+        """Trace an iterator of the loader.  A second call for the same iterator does nothing."""
         if self.written or not hasattr(iterator, "__dict__"):
             return
         self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
-        self._ahead = self._ahead or getattr(iterator, "_run", None) is not None
+        self._by_thread = self._by_thread or getattr(iterator, "_run", None) is not None
         with held():  # an interrupt between replacing a method and noting it would leave it replaced
             self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
             stage = vars(iterator).get("_stage")
             if stage is not None:
                 self._time(stage, "send", self._sent.append)
 
-    def _time(self, owner: Any, name: str, tell: Callable[[Span], None]) -> None:
+    def _time(self, owner: Any, name: str, report: Callable[[Span], None]) -> None:
         """Time the calls of a method of this object, and of no other."""
         if not hasattr(owner, name) or any(one() is owner for one, _, _ in self._replaced):
             return
         before = vars(owner).get(name)  # the statistics may have replaced it as well
-        vars(owner)[name] = _timed(owner, getattr(type(owner), name), before, tell)
+        vars(owner)[name] = _timed(owner, getattr(type(owner), name), before, report)
         self._replaced.append((weakref.ref(owner), name, before))
 
     def _returned(self, span: Span) -> None:
@@ -96,12 +96,12 @@ class Trace:
             self.close_or_warn()
 
     def close(self) -> None:
-        """Write the file as far as it has come, and end recording.  A second call does nothing.
+        """End recording, and write the batches recorded so far.  A second call does nothing.
 
         Raises:
             OSError: The file cannot be written.
         """
-        if self._owner != os.getpid():  # a forked child has the trace too, and its lock may be held for ever
+        if self._owner != os.getpid():  # in a forked child, whose copy of the lock may stay locked for ever
             return
         with held():  # Ctrl-C in here would leave methods replaced, and no file
             with self._writing:
@@ -123,14 +123,14 @@ class Trace:
             self._log.since(self._from),
             self._turns,
             self._sent,
-            self._ahead,
+            self._by_thread,
             self._began_at,
         )
         self._log.keep(0)  # frees the memory, which may have been a gigabyte
         _write(self.path, json.dumps(trace_of(recorded)))
 
     def close_or_warn(self) -> None:
-        """The same at an end that nobody awaits: a training must not fail because of its trace."""
+        """close() with a warning in place of an error, because a training must not fail because of its trace."""
         try:
             self.close()
         except OSError as error:
@@ -144,15 +144,15 @@ class Trace:
 
 
 def sequences_of(loader: Any, batches: int) -> int:
-    """How many sequences that number of batches may be, with those that are under way."""
+    """How many sequences a trace of these batches needs at most, with those that are under way."""
     size = getattr(loader.batch_sampler, "batch_size", None)
     options = Options.of(loader)
-    chunk_size = 1 if options.group_by is not None else options.chunk_size  # at worst each row lies elsewhere
+    chunk_size = 1 if options.group_by is not None else options.chunk_size  # at worst each row is a task of its own
     cut = -(-size // chunk_size) if chunk_size is not None and isinstance(size, int) else 1
     return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: as many as "steal" opens
 
 
-def _timed(value: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
+def _timed(value: Any, method: Callable[..., Any], before: Any, report: Callable[[Span], None]) -> Callable[..., Any]:
     """A method that reports each call.  It does not keep its object alive."""
     weakly = weakref.ref(value)
 
@@ -164,14 +164,14 @@ def _timed(value: Any, method: Callable[..., Any], before: Any, tell: Callable[[
             result = before(given.pop()) if given else before()
         else:
             result = method(weakly(), given.pop()) if given else method(weakly())
-        tell(Span(began_at, time.monotonic_ns()))
+        report(Span(began_at, time.monotonic_ns()))
         return result
 
     return timed
 
 
 def _check(path: Path) -> None:
-    """Raise now if there can be no such file, instead of after the last batch."""
+    """Raise now if no file can be made there, instead of after the last batch."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
     if path.exists() and not path.is_file():
@@ -183,10 +183,10 @@ def _check(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write all of it or nothing: a reader has the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Replace the file in one step, so that a reader sees the old one or the new one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)

@@ -11,10 +11,10 @@ from shmloader.statistics import causes
 from shmloader.statistics.causes import Cause, copies, ms, plural, were
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-INPUT = 0.10  # of the time in next(): from here on, a loop is input-bound
-CONSUMER = 0.03  # below this, it is consumer-bound
-FEW = 50  # batches: with fewer, nothing is sure
-SHORT = 0.5  # seconds: in less, nothing is sure
+INPUT = 0.10  # from this share of its time in next() on, a loop is input-bound
+CONSUMER = 0.03  # below this share, it is consumer-bound
+FEW = 50  # with fewer batches, no verdict is sure
+SHORT = 0.5  # seconds; in less time, no verdict is sure
 
 Kind = Literal["input-bound", "balanced", "consumer-bound", "unknown"]
 
@@ -40,9 +40,9 @@ class Verdict:
         kind: "input-bound": next() takes 10 % of the time or more.  "consumer-bound": less than 3 %.  "balanced":
             between these.  "unknown": nothing was measured yet.
         share: The share of the time in next(); None if nothing was measured.
-        sure: Whether share and cause are well beyond what chance and other processes can do.
+        sure: Whether share and cause are so clear that chance and other processes cannot explain them.
         text: The verdict in a sentence.
-        cause: Why it waits; None if it does not wait, or no cause is known.
+        cause: Why it waits; None if it does not wait, or no known cause applies.
         notes: Further remarks.
     """
 

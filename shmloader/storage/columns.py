@@ -1,4 +1,4 @@
-"""From what is known of each shard to the columns of an index, and back for shards that have not changed."""
+"""Turns the listings of shards into the columns of an index, and the columns of unchanged shards into listings."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ __all__ = ["columns_of", "listings_in"]
 def columns_of(kind: str, shards: Sequence[str], listings: Sequence[Listing]) -> Columns:
     """The columns of an index.
 
-    shard, stamp: text, of each shard.  shard_samples: samples of all shards up to each.
-    Of tars: key: text, of each sample; sample_members: members of all samples up to each; member_place, member_size,
-    member_kind: of each member; extension: text; sparse: JSON.
-    Of tables: group_rows: rows of all groups up to each; shard_groups: groups of all shards up to each.
+    All: shard and stamp (text, one for each shard); shard_samples (running total of samples, one for each shard).
+    Tars: key (text, one for each sample); sample_members (running total of members, one for each sample); member_place,
+    member_size and member_kind (one for each member); extension (text); sparse (JSON).
+    Tables: group_rows (running total of rows, one for each group); shard_groups (running total of groups, one for each
+    shard).
     """
     columns: Columns = {}
     _text(columns, "shard", (shard.encode("utf-8", "surrogateescape") for shard in shards))
-    _text(columns, "stamp", (of.stamp.encode() for of in listings))
-    tars = [of for of in listings if isinstance(of, TarListing)]
-    rows = [of for of in listings if isinstance(of, RowListing)]
-    columns["shard_samples"] = _ends(len(of.key_ends) for of in tars) if tars else _ends(of.samples for of in rows)
+    _text(columns, "stamp", (listing.stamp.encode() for listing in listings))
+    tars = [listing for listing in listings if isinstance(listing, TarListing)]
+    tables = [listing for listing in listings if isinstance(listing, RowListing)]
+    samples = [len(tar.key_ends) for tar in tars] if tars else [table.samples for table in tables]
+    columns["shard_samples"] = _ends(samples)
     if kind == TAR:
         columns |= _of_tars(tars)
     else:
-        columns["shard_groups"] = _ends(len(of.rows) for of in rows)
-        columns["group_rows"] = np.cumsum(np.concatenate([of.rows for of in rows]), dtype=U64)
+        columns["shard_groups"] = _ends(len(table.rows) for table in tables)
+        columns["group_rows"] = np.cumsum(np.concatenate([table.rows for table in tables]), dtype=U64)
     return columns
 
 
 def _of_tars(tars: list[TarListing]) -> Columns:
-    columns: Columns = {"key": b"".join(of.keys for of in tars)}
-    columns["key_ends"] = _joined([of.key_ends for of in tars], [len(of.keys) for of in tars])
-    members = [len(of.places) for of in tars]
-    columns["sample_members"] = _joined([of.sample_ends for of in tars], members)
-    columns["member_place"] = np.concatenate([of.places for of in tars])
-    columns["member_size"] = np.concatenate([of.sizes for of in tars])
+    columns: Columns = {"key": b"".join(tar.keys for tar in tars)}
+    columns["key_ends"] = _joined([tar.key_ends for tar in tars], [len(tar.keys) for tar in tars])
+    members = [len(tar.places) for tar in tars]
+    columns["sample_members"] = _joined([tar.sample_ends for tar in tars], members)
+    columns["member_place"] = np.concatenate([tar.places for tar in tars])
+    columns["member_size"] = np.concatenate([tar.sizes for tar in tars])
     numbers: dict[bytes, int] = {}
     kinds = []
-    for of in tars:
-        own = [numbers.setdefault(extension, len(numbers)) for extension in of.extensions]
-        kinds.append(np.asarray(own, U32)[of.kinds] if own else of.kinds)
+    for tar in tars:
+        own = [numbers.setdefault(extension, len(numbers)) for extension in tar.extensions]
+        kinds.append(np.asarray(own, U32)[tar.kinds] if own else tar.kinds)
     columns["member_kind"] = np.concatenate(kinds).astype(U32, copy=False)
     _text(columns, "extension", numbers)
     sparse: dict[int, Parts] = {}
     before = 0
-    for of, count in zip(tars, members, strict=True):
-        sparse |= {before + member: parts for member, parts in of.sparse.items()}
+    for tar, count in zip(tars, members, strict=True):
+        sparse |= {before + member: parts for member, parts in tar.sparse.items()}
         before += count
     columns["sparse"] = json.dumps(sparse).encode() if sparse else b""
     return columns
@@ -65,7 +67,7 @@ def _ends(counts: Iterable[int]) -> Any:
 
 
 def _joined(ends: list[Any], sizes: list[int]) -> Any:
-    """The ends of all parts, which are counted from each part's beginning, from the first part's."""
+    """Joins ends that count from the beginning of their part, to ends that count from the beginning of the first."""
     begins = np.cumsum([0, *sizes[:-1]], dtype=U64)
     return np.concatenate([end + begin for end, begin in zip(ends, begins, strict=True)]).astype(U64, copy=False)
 
@@ -77,15 +79,15 @@ def _text(columns: Columns, name: str, pieces: Iterable[bytes]) -> None:
 
 
 def listings_in(index: IndexFile, shards: Iterable[int]) -> dict[int, Listing]:
-    """What an index knows of some of its shards, by their numbers."""
+    """The listings of some shards of an index, by the shards' numbers."""
     ends = [0, *index["shard_samples"]]
     return {at: (_tar if index.kind == TAR else _rows)(index, at, ends[at], ends[at + 1]) for at in shards}
 
 
 def _tar(index: IndexFile, at: int, begin: int, end: int) -> TarListing:
     key_ends, members = index["key_ends"], index["sample_members"]
-    first_key, last_key = (key_ends[of - 1] if of else 0 for of in (begin, end))
-    first, last = (members[of - 1] if of else 0 for of in (begin, end))
+    first_key, last_key = (key_ends[count - 1] if count else 0 for count in (begin, end))
+    first, last = (members[count - 1] if count else 0 for count in (begin, end))
     used, kinds = np.unique(index.array("member_kind")[first:last], return_inverse=True)
     sparse = json.loads(bytes(index["sparse"])) if len(index["sparse"]) else {}
     return TarListing(
@@ -97,7 +99,11 @@ def _tar(index: IndexFile, at: int, begin: int, end: int) -> TarListing:
         index.array("member_size")[first:last],
         kinds.astype(U32),
         [bytes(index.bytes("extension", int(number))) for number in used],
-        {int(of) - first: [(a, b) for a, b in parts] for of, parts in sparse.items() if first <= int(of) < last},
+        {
+            int(member) - first: [(a, b) for a, b in parts]
+            for member, parts in sparse.items()
+            if first <= int(member) < last
+        },
     )
 
 

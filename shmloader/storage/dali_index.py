@@ -25,7 +25,7 @@ def list_by_dali(shard: str) -> TarListing | None:
     """
     base = shard[: shard.find(".", shard.rfind("/") + 1)]
     try:
-        path = next(of for of in (f"{base}.idx", f"{os.path.splitext(shard)[0]}.idx") if os.path.exists(of))
+        path = next(name for name in (f"{base}.idx", f"{os.path.splitext(shard)[0]}.idx") if os.path.exists(name))
         if os.stat(path).st_mtime_ns < os.stat(shard).st_mtime_ns:
             return None
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:

@@ -123,7 +123,7 @@ def _alternatives(text: str, begin: int) -> tuple[list[str], int]:
 def _range(first: str, last: str, step: str | None = None) -> Iterator[str]:
     begin, end = int(first), int(last)
     by = abs(int(step or 1)) or 1
-    width = max(len(first), len(last)) if any(re.match(r"^-?0\d", of) for of in (first, last)) else 0
+    width = max(len(first), len(last)) if any(re.match(r"^-?0\d", end) for end in (first, last)) else 0
     for number in range(begin, end + 1, by) if begin <= end else range(begin, end - 1, -by):
         yield f"{number:0{width}d}"
 
@@ -134,7 +134,7 @@ def _matched(one: str, options: dict[str, Any]) -> list[str]:
             f"{one!r} is a command, and its output can only be read in order. Shards are read at random. Give the URL "
             "itself, such as s3://bucket/train-000000.tar"
         )
-    is_pattern = any(of in one for of in "*?[")
+    is_pattern = any(wildcard in one for wildcard in "*?[")
     local = one.startswith(("file:", "local:"))
     if is_remote(one) and not local:
         if not is_pattern or one.startswith(("http://", "https://")):  # where ? begins what is asked for

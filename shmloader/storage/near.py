@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from shmloader.storage.making import local_stamp
+from shmloader.storage.make_index import local_stamp
 
 __all__ = ["NearFiles", "changed", "gone", "short"]
 

@@ -1,9 +1,9 @@
-"""Reads that were begun before they are needed, bounded in bytes.
+"""Reads that begin before they are needed, bounded in bytes.
 
 NOTE [ Read ahead ]
 
 What is announced waits in a line.  A read is begun as soon as all that was begun, and not yet taken, fits with it into
-the bound.  Whoever takes a sample makes room, and the next ones begin.
+the bound.  Taking a sample makes room, and the next ones begin.
 
 A loader takes samples in the order in which it announced them, unless it is left in mid-epoch.  So what was announced
 well before the sample that is taken will never be: it is dropped.  `_SLACK` is for threads that load samples of a

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from shmloader.storage.decoders import Decode
 from shmloader.storage.index_file import IndexFile
-from shmloader.storage.making import Wanted, find_or_make
+from shmloader.storage.make_index import Wanted, find_or_make
 from shmloader.storage.names import TAR, format_of, local_path, shards_of
 from shmloader.storage.near import NearFiles
 from shmloader.storage.read_ahead import ReadAhead

@@ -13,7 +13,7 @@ from typing import Any
 
 from shmloader.storage.decoders import Decode
 from shmloader.storage.index_file import IndexFile
-from shmloader.storage.making import local_stamp
+from shmloader.storage.make_index import local_stamp
 from shmloader.storage.names import PARQUET, is_remote
 from shmloader.storage.near import changed, gone
 from shmloader.storage.read_ahead import ReadAhead
@@ -155,23 +155,23 @@ class Tables:
             yield file
 
     def _metadata(self, shard: int) -> Any:
-        kept = self._kept()
-        found = kept.opened.get(shard)
+        opened = self._kept()
+        found = opened.opened.get(shard)
         if found is None:
             url = self._shards[shard]
             self._check(shard)
             with self._opened(url) as source:
                 found = pyarrow("pyarrow.parquet").ParquetFile(source).metadata
-            kept.open(shard, found)
+            opened.open(shard, found)
         return found
 
     def _batches(self, shard: int) -> Any:
-        kept = self._kept()
-        found = kept.opened.get(shard)
+        opened = self._kept()
+        found = opened.opened.get(shard)
         if found is None:
             self._check(shard)
             found = arrow_batches(self._shards[shard])
-            kept.open(shard, found)
+            opened.open(shard, found)
         return found
 
     def _check(self, shard: int) -> None:
@@ -184,12 +184,12 @@ class Tables:
         """Have the kernel read the columns of a group; returns how many bytes more it may be asked for."""
         with contextlib.suppress(OSError, RuntimeError, KeyError):  # who asks for the row gets the error
             metadata = self._metadata(shard)
-            of = metadata.row_group(own)
+            group = metadata.row_group(own)
             names = None if wanted is None else {name for _, name in _columns_in(metadata, wanted, "")}
             file = os.open(self._shards[shard], os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for at in range(of.num_columns):
-                    column = of.column(at)
+                for at in range(group.num_columns):
+                    column = group.column(at)
                     if names is not None and column.path_in_schema.partition(".")[0] not in names:
                         continue
                     if (left := left - column.total_compressed_size) < 0:

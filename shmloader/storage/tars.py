@@ -236,7 +236,7 @@ class Tars:
         found = []
         for member in members:
             stored = _stored(member)
-            begin, end, data = next((of for of in runs if of[0] <= member.place < of[1]), (0, 0, b""))
+            begin, end, data = next((run for run in runs if run[0] <= member.place < run[1]), (0, 0, b""))
             if member.place != begin or stored != end - begin:
                 data = data[member.place - begin : member.place - begin + stored]
             found.append(data if member.parts is None else _spread(data, member))

@@ -34,7 +34,7 @@ class Given:
         self._place = place
 
     def detach(self) -> int:
-        """The descriptor.  Whoever asks closes it."""
+        """The descriptor, which the caller must close."""
         return os.dup(_given[self._place])
 
 
@@ -96,7 +96,7 @@ class HandedOver:
 
 
 class Message(NamedTuple):
-    """What a process was sent.  Whoever receives it closes it."""
+    """What a process was sent.  The receiver must close it."""
 
     kind: int
     number: int

@@ -84,13 +84,13 @@ class Crew:
         self._lives = 0
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
-        self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
+        self._changing = threading.RLock()  # one thread may replace workers while another one ends them
         enlist(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
-        """Start all workers, and then the thread that watches them, for a fork beside a thread is a risk to the child.
+        """Start all workers, then the thread that watches them, because forking beside a thread endangers the child.
 
         Args:
             count: How many.
@@ -260,7 +260,7 @@ class Crew:
     def _replace_one(self, index: int) -> None:
         """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
         worker = self.workers[index]
-        worker.join()  # once it is reaped it writes nothing any more
+        worker.join()  # once it is reaped, it can write nothing more
         ended = self._hung.pop(index, None) or end_of(worker)
         if not self._reissue:
             raise RuntimeError(
@@ -386,12 +386,12 @@ class Crew:
         return any(map(runs, self.workers))
 
     def alarm_if_unended(self) -> None:
-        """Wake who waits for a batch, to look after the workers: they have been ended from elsewhere."""
+        """Wake a thread that waits for a batch, so that it sees that other code has ended the workers."""
         if not self.ended:
             self._ring.alarm()
 
     def _stop_ring(self) -> None:
-        if not self._ring.stopped and self.lives:  # else the ring may be closed
+        if not self._ring.stopped and self.lives:  # otherwise the ring may be closed
             self._ring.stop()
 
     def _close_paper(self) -> None:

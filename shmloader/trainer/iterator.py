@@ -83,7 +83,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
-        raise_at_exit()  # first: there may soon be no built-in functions any more
+        raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)
         base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
         if base_seed is not None:

@@ -27,7 +27,7 @@ from typing import Any
 from torch.utils.data import DistributedSampler
 
 from shmloader.resume import seek
-from shmloader.resume.drawn_from import say_not_prefetched, watch_of
+from shmloader.resume.drawn_from import warn_not_prefetched, watch_of
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.place import Place
 from shmloader.resume.source import Source
@@ -45,7 +45,7 @@ def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source,
         return None
     watch = watch_of(index_sampler)
     if watch is None:
-        say_not_prefetched(index_sampler)
+        warn_not_prefetched(index_sampler)
         return None
     return Source(sampler, place.loader.generator, watch=watch), of_sampler, of_dataset
 

@@ -1,7 +1,7 @@
-"""Who makes which batch: the schedules, of which each iterator has one.
+"""The schedules, which decide which worker makes which batch.  Each iterator has one.
 
-A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
-interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in
+A schedule decides how large the ring must be, and opens each batch for the worker that will make it.  It may be
+interrupted between any two of its lines and then be called again for the same batch (NOTE [ One step ] in
 next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was opened, and for which worker last.
 """
 
@@ -22,8 +22,8 @@ from shmloader.resume.seek import ranks_of
 from shmloader.trainer.windows import Windows
 from shmloader.worker.random_states import further
 
-FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
-AHEAD_BYTES = 256 << 20  # that they may take
+STEALING_FACTOR = 4  # with stealing and small batches, this many times as many may be under way as in torch
+AHEAD_BYTES = 256 << 20  # the most memory that these may take
 AHEAD = 2  # batches in chunks that may be under way: one that the trainer waits for, and one for workers done with it
 MOST_TASKS = 2048  # of a window that is cut by places; two windows are in flight, with a page for each task
 MOST_CHUNKS = 1024  # in flight, with a page each.  A batch of more than half as many chunks is cut into larger ones
@@ -35,7 +35,7 @@ class Size:
 
     entries: int  # sequences that may be in flight
     batches: int  # batches that may be under way
-    at_first: int  # how many may be, until it is known how large they are
+    at_first: int  # batches that may be under way until their size is known
     memory: RingMemory
 
 
@@ -43,17 +43,17 @@ class Schedule(Protocol):
     """Opens the batches of an epoch."""
 
     size: Size
-    opens_first: bool  # whether batches may be opened before there are workers, so that the first begins at once
+    opens_first: bool  # whether batches may be opened before workers start, so that the first worker begins at once
     seeds_samples: bool  # whether workers seed each sample from the batch's seed
-    stride: int  # then, how many places of the epoch's order one sample of a batch is behind the other
+    stride: int  # then, the distance in the epoch's order between two consecutive samples of a batch
 
     def attach(self, ring: TrainerSide) -> None:
-        """The ring is there."""
+        """Use this ring from now on."""
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of an epoch, for which its source gave `index`; false while there is no room for it.
+        """Open the next batch of an epoch, for which its source gave `index`; false if there is no room for it now.
 
-        If the ring opens windows, `index` is a list of what the source gave for several batches.
+        If the ring opens windows, `index` is a list: what the source gave for several batches.
         """
 
 
@@ -119,7 +119,7 @@ class InTurn(_Attached):
 
 
 class _Further(_Attached):
-    """Lets workers be further ahead where they share the work: FURTHER times as far, while AHEAD_BYTES suffice.
+    """If workers steal, allows STEALING_FACTOR times as many batches under way, as long as AHEAD_BYTES suffice.
 
     Otherwise they would soon stand idle behind one late batch, with everything made that may be made before it.
     """
@@ -128,7 +128,7 @@ class _Further(_Attached):
 
     def __init__(self, loader: Any, options: Options, least: int, usual: int) -> None:
         self._least = least
-        self._furthest = usual * FURTHER if options.steals else usual
+        self._furthest = usual * STEALING_FACTOR if options.steals else usual
         if options.max_ring_bytes is not None:  # which is for as many slots as there may be
             self._furthest = least
         self._seeds(loader, options)
@@ -143,7 +143,7 @@ class _Further(_Attached):
 
 
 class Steal(_Further):
-    """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
+    """Any free worker makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
 
     def __init__(self, loader: Any, options: Options) -> None:
         batches = loader.num_workers * loader.prefetch_factor

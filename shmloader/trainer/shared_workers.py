@@ -28,8 +28,8 @@ keep twice the processes and twice the memory, or start workers for each pass.  
        life of random states, from the loader's first epoch on.  Without it, each iter() gives workers the dataset as
        it is then, seeds them, and calls `worker_init_fn`.  That the processes live on is not to be seen.
        A loader that persists, and that was there when workers were forked, has handed them its dataset by that.
-    7. A worker that dies is dead for each ring, and each looks after it by its own `on_worker_death`.  Whoever comes
-       first starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
+    7. A worker that dies is dead for each ring, and each handles it by its own `on_worker_death`.  The first of
+       them starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
        join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own fault.
     8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
        give their pages back.  Its next epoch has pages committed as its first one had.  So training and validation, one
@@ -234,7 +234,7 @@ class SharedWorkers(Crew):
             if index < len(self.workers):
                 self.held_by(self.workers[index], index)  # the board knows it until it is renewed
             # The collector may end an iterator in here, which sends a message.  It goes to neither process: the new one
-            # would be told of a message that is not in its socket, and wait for it for ever.
+            # would count a message that is not in its socket, and wait for it for ever.
             before, channels[index] = channels[index], None
             if before is not None:
                 before.close()

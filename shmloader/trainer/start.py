@@ -60,8 +60,10 @@ def goes_on(iterator: Any) -> bool:
 
 
 def taken(loader: Any) -> Any:
-    """The iterator that start() made, for the caller of iter(); None if there is none, or if it has begun another epoch
-    than the one that is asked for now."""
+    """The iterator that start() made, for iter() to return; None if there is none.
+
+    It is also None if that iterator has begun another epoch than the one that is wanted now.
+    """
     started = _started.pop(loader, None)
     place = place_of(loader)
     if started is None or not goes_on(started) or (epoch := place.next) is None:

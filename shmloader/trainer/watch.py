@@ -26,7 +26,7 @@ class Watch:
         ended: Before the alarm, the index of the worker that has ended is added here.
 
     Raises:
-        OSError: EMFILE: no descriptor is left.  It takes one for each worker, and one to be told to stop.
+        OSError: EMFILE: no descriptor is left.  It takes one for each worker, and one for the request to stop.
             EAGAIN: this user may have no further thread.
     """
 

@@ -3,7 +3,7 @@
 NOTE [ Places ]
 
 A worker that reads one row of a row group decodes all of it.  In random order the next row lies elsewhere.  But a few
-batches together have several rows of each place, and in which order rows are made is nobody's concern, since each is
+batches together have several rows of each place, and the order in which rows are made does not matter, because each is
 written where it belongs.  So the batches of a window are cut together:
 
     1. All rows of one place are one worker's.  It makes them one after the other, the rows of the first batch first.

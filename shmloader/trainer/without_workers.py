@@ -208,8 +208,8 @@ class _SideBySide(_InPlace):
         """Have these replace bad samples."""
         fetcher = self._fetcher
         side = AtHand(SideBySide(fetcher.dataset, self._runner, self._seeds, skips), self._batched, self)
-        of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-        self._make = fetch_from(*of, None, at_hand=side)
+        arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+        self._make = fetch_from(*arguments, None, at_hand=side)
 
     @property
     def seed(self) -> int:
@@ -305,8 +305,8 @@ class _Skipping(_InPlace):
         if isinstance(fetcher, _SideBySide):
             fetcher.skips(self._skips)
         else:
-            of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-            self._make = fetch_from(*of, None, self._skips)
+            arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+            self._make = fetch_from(*arguments, None, self._skips)
         self._tally, self._delivered = tally, epoch.reading.delivered
         self._batched = loader.batch_sampler is not None
 

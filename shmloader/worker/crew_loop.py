@@ -185,8 +185,8 @@ class _CrewLoop:
             except Exception:  # in its own workers, the process would end by that
                 error = caught(f"in DataLoader worker process {self._me}")
         self._entries = dict(default_collate_fn_map)  # modules that were imported may have added some
-        begun = error is None
-        worker = Worker(segment, side, **arguments) if begun else Worker.that_cannot_begin(segment, side, error)
+        is_sound = error is None
+        worker = Worker(segment, side, **arguments) if is_sound else Worker.that_cannot_begin(segment, side, error)
         persists = bool(arguments.get("persists"))
         del arguments
         if persists:  # it is here to stay, and no collection is to walk through it: see work() in loop.py

@@ -95,19 +95,19 @@ class _NoPlaces(Exception):
     """A sample has a tensor that cannot lie in a place."""
 
 
-def _spec(part: Any, is_told: bool = False) -> Any:
+def _spec(part: Any, is_announced: bool = False) -> Any:
     """The places of a sample: a tree of _Node and _Leaf, with None for parts without a place.
 
     Args:
-        is_told: whether it comes from `row_spec`, whose tensors may be on the device "meta".
+        is_announced: whether it comes from `row_spec`, whose tensors may be on the device "meta".
     """
     kind = type(part)
     if kind is dict:
-        return _Node(dict, tuple(part), tuple(_spec(each, is_told) for each in part.values()))
+        return _Node(dict, tuple(part), tuple(_spec(each, is_announced) for each in part.values()))
     if kind is list or kind is tuple or is_namedtuple(kind):
-        return _Node(kind, None, tuple(_spec(each, is_told) for each in part))
+        return _Node(kind, None, tuple(_spec(each, is_announced) for each in part))
     if kind is torch.Tensor and part.layout is torch.strided and part.numel() and not part.requires_grad:
-        if part.device.type == "cpu" or (is_told and part.device.type == "meta"):
+        if part.device.type == "cpu" or (is_announced and part.device.type == "meta"):
             return _Leaf(part.dtype, tuple(part.shape), None)
     elif kind is numpy.ndarray and part.size and part.dtype.kind in "biufc" and part.dtype.isnative:
         try:
@@ -232,15 +232,15 @@ class InPlace:
     Args:
         get: gives a sample of a map-style dataset.
         into: its __getitem_into__.
-        told: its `row_spec`.
+        row_spec: its `row_spec`, the shapes of a sample that it announces.
         writer: lays places in the slot.
     """
 
-    def __init__(self, get: Callable[[Any], Any], into: Into, told: Any, writer: Writer) -> None:
+    def __init__(self, get: Callable[[Any], Any], into: Into, row_spec: Any, writer: Writer) -> None:
         self._get = get
         self._into = into
         self._writer = writer
-        self._spec: Any = None if told is None else _spec_or_none(told, is_told=True)
+        self._spec: Any = None if row_spec is None else _spec_or_none(row_spec, is_announced=True)
 
     def samples(self, indices: Any) -> list[Any]:
         """The samples of a batch, for default_collate."""
@@ -290,9 +290,9 @@ class InPlace:
         return None if has_others else self._lay(count)
 
 
-def _spec_or_none(sample: Any, is_told: bool = False) -> Any:
+def _spec_or_none(sample: Any, is_announced: bool = False) -> Any:
     try:
-        spec = _spec(sample, is_told)
+        spec = _spec(sample, is_announced)
     except (_NoPlaces, RecursionError):
         return None
     return spec if next(_leaves(spec), None) is not None else None

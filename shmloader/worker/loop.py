@@ -149,7 +149,7 @@ class Worker:
         self._error: Any = None  # why it could not begin: raised in place of the first batch
         self._lost: Any = None  # why it has no dataset: raised in place of each batch
         self._left: Left | None = None
-        self._fresh: Any = None  # a stream's state before it was restored, for its next epoch
+        self._fresh: Any = None  # a stream's state from before it was restored; its next epoch needs it
         self._state_at_end: bytes | None = None  # the stream's
         self._dataset_epoch: int | None = None
         self._looks: Looks | None = None
@@ -319,8 +319,8 @@ class Worker:
             try:
                 if self._fetch is not None:
                     fetcher = self._fetch
-                for ahead in self._ahead:
-                    ahead.look(task)
+                for prefetch in self._ahead:
+                    prefetch.look(task)
                 batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
                 if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process
@@ -333,9 +333,9 @@ class Worker:
             self._writer.write(batch)
         except Exception:
             write_instead(self._writer, self._ring, batch, self._where)
-        if self._skips is not None and (said := self._skips.report()):
+        if self._skips is not None and (report := self._skips.report()):
             try:
-                self._ring.report(said)
+                self._ring.report(report)
             except Exception:  # there is no memory for the report, and the batch must not pass for one without bad ones
                 write_instead(self._writer, self._ring, None, self._where)
         return FILLED

@@ -29,10 +29,10 @@ class Runner(Protocol):
     def start(self, get: Get, index: Any, draws: Draws) -> Any:
         """Begin to make a sample; returns what result() and cancel() take."""
 
-    def result(self, begun: Any) -> Any:
+    def result(self, running: Any) -> Any:
         """Wait for a sample."""
 
-    def cancel(self, begun: Any) -> None:
+    def cancel(self, running: Any) -> None:
         """The sample is not needed."""
 
     def close(self) -> None:
@@ -53,11 +53,11 @@ class Threads:
     def start(self, get: Get, index: Any, draws: Draws) -> Future[Any]:
         return self._pool.submit(_called, get, index, draws)
 
-    def result(self, begun: Future[Any]) -> Any:
-        return begun.result()
+    def result(self, running: Future[Any]) -> Any:
+        return running.result()
 
-    def cancel(self, begun: Future[Any]) -> None:
-        begun.cancel()
+    def cancel(self, running: Future[Any]) -> None:
+        running.cancel()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -91,21 +91,21 @@ class Coroutines:
         task.add_done_callback(self._under_way.discard)
         return task
 
-    def result(self, begun: asyncio.Task[Any]) -> Any:
-        if not begun.done():
-            self._run(begun)
-        if begun.cancelled():  # asyncio's exception for it is no Exception, and would end a worker
+    def result(self, task: asyncio.Task[Any]) -> Any:
+        if not task.done():
+            self._run(task)
+        if task.cancelled():  # asyncio's exception for it is no Exception, and would end a worker
             raise RuntimeError(
-                f"{begun.get_name()} was cancelled. Its own code did that, or a library that it called: shmloader "
+                f"{task.get_name()} was cancelled. Its own code did that, or a library that it called: shmloader "
                 "cancels no sample that it waits for. Look for cancel() and for scopes that time out."
             )
-        return begun.result()
+        return task.result()
 
-    def cancel(self, begun: asyncio.Task[Any]) -> None:
-        if not begun.cancel() and not begun.cancelled():
-            begun.exception()  # otherwise asyncio logs that nobody has asked for it
+    def cancel(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancel() and not task.cancelled():
+            task.exception()  # otherwise asyncio logs that nobody has asked for it
         else:
-            begun.add_done_callback(_forget)
+            task.add_done_callback(_forget)
 
     def close(self) -> None:
         """End all that is under way.  A coroutine that goes on for PATIENCE seconds after it was cancelled is left."""

@@ -99,46 +99,46 @@ class SideBySide:
         """
         for earlier in [each for each in self._begun if each < sequence]:
             _drop(self._runner, self._begun.pop(earlier))
-        begun, made = self._begun.pop(sequence, []), []
+        running, made = self._begun.pop(sequence, []), []
         self._waiting = [each for each in self._waiting if each[0] > sequence]
         before = _States()
         try:
             if not self._is_known and indices:
-                begun = self._start(indices[:1], seed, row)
-                made.append(self._made(indices[0], *begun[0]))
+                running = self._start(indices[:1], seed, row)
+                made.append(self._made(indices[0], *running[0]))
                 self._check(before.changed(with_pythons=True))
                 self._is_known = True
-            if len(begun) < len(indices):
-                begun += self._start(indices[len(begun) :], seed, row + len(begun))
+            if len(running) < len(indices):
+                running += self._start(indices[len(running) :], seed, row + len(running))
             for each in self._waiting if self._is_known else ():
                 self.begin(*each)
             self._waiting = [] if self._is_known else self._waiting
             for at in range(len(made), len(indices)):
-                made.append(self._made(indices[at], *begun[at]))
+                made.append(self._made(indices[at], *running[at]))
         except BaseException:
-            _drop(self._runner, begun[len(made) :])
+            _drop(self._runner, running[len(made) :])
             raise
         self._check(before.changed())
         return made
 
     def _start(self, indices: list[Any], seed: int, row: int) -> list[tuple[Any, Draws]]:
-        begun: list[tuple[Any, Draws]] = []
+        running: list[tuple[Any, Draws]] = []
         try:
             for at, index in enumerate(indices, row):
                 draws = UNSEEDED if self._stride is None else Draws(mix(seed, at * self._stride))
-                begun.append((self._runner.start(self._get, index, draws), draws))
+                running.append((self._runner.start(self._get, index, draws), draws))
         except BaseException:
-            _drop(self._runner, begun)
+            _drop(self._runner, running)
             raise
-        return begun
+        return running
 
     def _get(self, index: Any) -> Any:
         return self._dataset[index]
 
-    def _made(self, index: Any, begun: Any, draws: Draws) -> Any:
+    def _made(self, index: Any, running: Any, draws: Draws) -> Any:
         if self._skips is None:
-            return self._runner.result(begun)
-        first = iter([begun])  # replacements come after it, one by one
+            return self._runner.result(running)
+        first = iter([running])  # replacements come after it, one by one
 
         def get(another: Any) -> Any:
             under_way = next(first, None)
@@ -159,8 +159,8 @@ class SideBySide:
             )
 
 
-def _drop(runner: Runner, begun: list[tuple[Any, Draws]]) -> None:
-    for each, _ in begun:
+def _drop(runner: Runner, running: list[tuple[Any, Draws]]) -> None:
+    for each, _ in running:
         runner.cancel(each)
 
 

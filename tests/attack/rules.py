@@ -59,7 +59,7 @@ def _options(program: Program) -> str | None:
 
 
 def _ranks(program: Program) -> str | None:
-    """Whether it can be said what is left of an epoch for other ranks."""
+    """Whether the rest of an epoch is defined for another number of ranks."""
     if sum(action.what == "ranks" for action in program.actions if action.verb == "resume") > 1:
         return "the second time, nobody has written down what the first ones had"
     if program.resumes("ranks") and program.resumes("workers"):

@@ -73,7 +73,7 @@ def test_a_wrong_count_in_the_state_is_found() -> None:
     assert found is not None and "counts other batches" in found.cause
 
 
-def test_a_loader_that_says_that_it_rides_and_does_not_is_found() -> None:
+def test_a_loader_that_only_claims_to_ride_is_found() -> None:
     def say_it_rides() -> None:
         shmloader.DataLoader.rides_ring = property(lambda self: True)  # type: ignore[assignment,method-assign]
 

@@ -150,7 +150,7 @@ def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
         os.kill(grandchild_pid, 9)  # a worker of a loader ends with its trainer; this one does not
 
 
-def test_device_says_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_reports_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: it would be measured")
     assert main(["device", "--into", str(tmp_path)]) == 0

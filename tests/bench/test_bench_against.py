@@ -55,7 +55,7 @@ def test_both_checkouts_are_measured_in_turns(tmp_path: Path, other: Path, capsy
     assert "one float32 scalar" in capsys.readouterr().out
 
 
-def test_a_case_is_slower_where_no_round_says_otherwise() -> None:
+def test_a_case_is_slower_only_if_all_rounds_agree() -> None:
     def slower(*ratios: float) -> bool:
         figures = dict.fromkeys(against.RATIOS, 1.0)
         measurements: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The experiment runs, and its figures are what they are said to be."""
+"""The experiment runs, and its figures are what its documentation says."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_growth_measures_each_point(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "time of one, from 30 on" in capsys.readouterr().out
 
 
-def test_growth_is_told_from_noise() -> None:
+def test_growth_is_distinguished_from_noise() -> None:
     def rounds(*costs: tuple[float, ...]) -> list[dict[str, Any]]:
         return [
             {

@@ -102,7 +102,7 @@ def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1} and list(path.parent.iterdir()) == [path]
 
 
-def test_a_run_writes_into_build_unless_told_otherwise(
+def test_a_run_writes_into_build_by_default(
     tmp_path: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_run_writes_into_build_unless_told_otherwise(
     assert written == {"build/bench/transport.json", "build/bench/transport.png"}
 
 
-def test_how_long_it_will_take_is_said_first_and_what_is_left_after_each(
+def test_the_whole_time_is_shown_first_and_the_rest_after_each(
     tmp_path: Path, measured: Measured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SHORT, "--rounds", "20", "--into", str(tmp_path)]) == 0
@@ -122,7 +122,7 @@ def test_how_long_it_will_take_is_said_first_and_what_is_left_after_each(
     assert left[-1] == "round 20 of 20: scalar, torch (about 1 s left)", "at the pace of what takes no time"
 
 
-def test_make_bench_says_how_long_all_of_it_takes(
+def test_make_bench_shows_how_long_all_of_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[str, int]] = []

@@ -53,7 +53,7 @@ def test_other_batches_than_one_worker_makes_are_a_failure(
     assert loaders["shmloader"]["samples_per_second"] is None and loaders["torch"]["ratio"]["median"] == 1
 
 
-def test_as_many_samples_are_slow_as_is_said() -> None:
+def test_the_declared_number_of_samples_is_slow() -> None:
     sleeps = SKEWS["rare"].sleeps(1000, 0.5)
     assert sorted(sleeps) == [0.5] * 990 + [10.0] * 10
     assert sleeps == SKEWS["rare"].sleeps(1000, 0.5) != sorted(sleeps)

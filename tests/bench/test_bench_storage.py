@@ -64,8 +64,8 @@ def test_the_server(tmp_path: Path) -> None:
 def test_row_groups_are_decoded_less_often_by_place(groups: int, fewer: float) -> None:
     """2 workers, forked, so a window is 4 batches of 64 rows in random order; the batches are compared."""
     pytest.importorskip("pyarrow")
-    of = place(groups, 2, 64, batches=24)
-    assert of["without"] > 24 * 64 * 0.9 and of["fewer"] >= fewer
+    rows_decoded = place(groups, 2, 64, batches=24)
+    assert rows_decoded["without"] > 24 * 64 * 0.9 and rows_decoded["fewer"] >= fewer
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 import shmloader
 from tests.chaos import outside
 from tests.chaos.inside import Case, Inside
-from tests.chaos.outside import Outside, Told
+from tests.chaos.outside import Outcome, Outside
 from tests.chaos.scenarios import ALL, Expected, Scenario
 from tests.scripts import own_shm
 
@@ -55,7 +55,7 @@ class Chaos:
         if self.template:
             case = scenario.with_template(case, drawn)
         torment = drawn.random()
-        fields: dict[str, Told] = {}
+        fields: dict[str, Outcome] = {}
         for name, kind in self.kinds.items():
             outside = Outside(scenario.inside, kind, name != "torch", case, random.Random(torment))
             scenario.outside(outside, case)
@@ -88,16 +88,16 @@ class Chaos:
             self._expected[key] = Outside(calmly, DataLoader, False, calm, random.Random()).finish().epochs()
         return self._expected[key] * (epochs if alike else 1)
 
-    def report(self, scenario: Scenario, trial: int, case: Case, told: Told, flaws: list[str]) -> None:
-        print(f"\n{scenario.name}, trial {trial}, after {told.seconds:.1f} s:", *flaws, sep="\n  ")
+    def report(self, scenario: Scenario, trial: int, case: Case, outcome: Outcome, flaws: list[str]) -> None:
+        print(f"\n{scenario.name}, trial {trial}, after {outcome.seconds:.1f} s:", *flaws, sep="\n  ")
         more = " --template" if self.template else ""
         print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}{more}")
         print(f"  case: {json.dumps(case)}")
-        print(f"  told: {told.events[-6:]}")
-        if lines := told.of("line"):
+        print(f"  outcome: {outcome.events[-6:]}")
+        if lines := outcome.of("line"):
             print("  interrupted at:", *(line for (line,) in lines), sep="\n    ")
-        if told.err:
-            print("  stderr:", *told.err.strip().splitlines()[-150:], sep="\n    ")
+        if outcome.err:
+            print("  stderr:", *outcome.err.strip().splitlines()[-150:], sep="\n    ")
         sys.stdout.flush()
 
     def table(self) -> str:
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None, kinds: dict[str, Any] = LOADERS) ->
 def prepare() -> None:
     """What all trials' processes inherit."""
     if not own_shm("50%"):
-        print("others' names in /dev/shm cannot be told from a trial's: it needs a mount namespace of its own")
+        print("others' names in /dev/shm cannot be distinguished from a trial's: it needs a mount namespace of its own")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     torch.set_num_threads(1)
     resource_tracker.ensure_running()  # otherwise a trial that spawns would start one, which stays

@@ -167,7 +167,7 @@ class Inside:
         self._dataset: Any = None
 
     def say(self, *words: Any) -> None:
-        """Tell the process that watches; one write, so what was said was said as a whole."""
+        """Send an event to the watching process, in one write, so that it arrives whole or not at all."""
         os.write(self._pipe, (json.dumps(words) + "\n").encode())
 
     def say_error(self, error: BaseException) -> None:
@@ -198,7 +198,7 @@ class Inside:
         return came
 
     def epoch(self, loader: Any, number: int, most: int = 1000) -> None:
-        """A whole epoch, said; `number` seeds it."""
+        """Run a whole epoch, which `number` seeds, and send its events."""
         seed_all(self.case["order"] + number)
         self.say("epoch", number)
         try:

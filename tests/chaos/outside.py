@@ -29,8 +29,8 @@ NOISE = re.compile(
 
 
 @dataclasses.dataclass
-class Told:
-    """All that is known of a trial in the end."""
+class Outcome:
+    """The result of a trial."""
 
     events: list[list[Any]]
     status: int  # as os.waitstatus_to_exitcode has it
@@ -44,7 +44,7 @@ class Told:
         return [words[1:] for words in self.events if words[0] == what]
 
     def within(self, what: str, epoch: int) -> int:
-        """How often something was said in an epoch."""
+        """How often an event was printed in an epoch."""
         at, count = -1, 0
         for word, *_ in self.events:
             at += word == "epoch"
@@ -115,7 +115,7 @@ class Outside:
             elif not left:
                 return True
 
-    def has_said(self, *words: Any) -> bool:
+    def has_printed(self, *words: Any) -> bool:
         self._read()
         return list(words) in self.events
 
@@ -171,7 +171,7 @@ class Outside:
 
     # ---------------------------------------------------------------------------------------------------- the end
 
-    def finish(self) -> Told:
+    def finish(self) -> Outcome:
         """Wait for the end, and look for what is left."""
         hangs = False
         while self.listen(min(1.0, SILENCE)):
@@ -191,7 +191,7 @@ class Outside:
         err = os.pread(self._err, 1 << 20, 0).decode(errors="replace")
         for fd in (self._err, self._pipe, self._end):
             os.close(fd)
-        return Told(self.events, status, hangs, processes, names, err, time.monotonic() - self._began)
+        return Outcome(self.events, status, hangs, processes, names, err, time.monotonic() - self._began)
 
     def _tell_stacks(self) -> None:
         os.write(self._err, b"\n--- it hangs; the stacks of its processes:\n")

@@ -1,8 +1,8 @@
-"""What may befall a loader.
+"""What may happen to a loader.
 
-A scenario draws a case, runs it in a process of its own (`inside`), does something to that process meanwhile
-(`outside`), and judges what it told: with `expected`, what torch's loader gives for the same case undisturbed, and for
-scenarios that nobody disturbs with what torch's loader reported in the same trial.
+A scenario draws a case, runs it in a process of its own (`inside`), disturbs that process meanwhile (`outside`), and
+judges the outcome.  It compares it with `expected`, the batches of torch's loader for the same case undisturbed.
+Scenarios without a disturbance are compared with the outcome of torch's loader in the same trial.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch.utils.data
 
 import shmloader
 from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
-from tests.chaos.outside import NOISE, Outside, Told
+from tests.chaos.outside import NOISE, Outcome, Outside
 from tests.scripts import own_shm
 
 Expected = list[list[int]]  # digests, by epoch
@@ -52,7 +52,7 @@ class Scenario:
         """A case; the fields that a scenario adds are its own."""
         stream = random.random() < 0.1
         case: Case = {
-            "order": random.randrange(4),  # seeds order and samples; few, so that what is expected is known by then
+            "order": random.randrange(4),  # seeds order and samples; few, so the expected batches are known already
             "batches": random.choice([8, 24]),
             "floats": random.choice([1, 100, 10_000]),
             "pause": random.choice([0, 0.0002, 0.001]),
@@ -90,28 +90,28 @@ class Scenario:
 
     # ------------------------------------------------------------------------------------------------------ judging
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         """What is wrong, each with a first word that says of which kind."""
         raise NotImplementedError
 
-    def compare(self, case: Case, ours: Told, theirs: Told) -> list[str]:
-        """What ours should have told as torch's did."""
+    def compare(self, case: Case, ours: Outcome, theirs: Outcome) -> list[str]:
+        """The flaws of our outcome beside torch's."""
         return []
 
-    def judge_end(self, told: Told, statuses: tuple[int, ...] = (0,)) -> list[str]:
+    def judge_end(self, outcome: Outcome, statuses: tuple[int, ...] = (0,)) -> list[str]:
         """What is wrong with how it ended, whatever happened before."""
         flaws = []
-        if told.hangs:
+        if outcome.hangs:
             flaws.append("hang: no word and no end")
-        elif told.status not in statuses:
-            flaws.append(f"status: {told.status} and not {' or '.join(map(str, statuses))}")
-        if told.processes:
-            flaws.append(f"process left: {'; '.join(told.processes)}")
-        if told.names:
-            flaws.append(f"name left in /dev/shm: {told.names}")
-        for (left,) in told.of("left"):
+        elif outcome.status not in statuses:
+            flaws.append(f"status: {outcome.status} and not {' or '.join(map(str, statuses))}")
+        if outcome.processes:
+            flaws.append(f"process left: {'; '.join(outcome.processes)}")
+        if outcome.names:
+            flaws.append(f"name left in /dev/shm: {outcome.names}")
+        for (left,) in outcome.of("left"):
             flaws += [f"{what} left: {those}" for what, those in left.items()]
-        if noise := self.noise.search(told.err):
+        if noise := self.noise.search(outcome.err):
             flaws.append(f"noise: {noise[0]}")
         return flaws
 
@@ -168,12 +168,12 @@ class Kills(Scenario):
             trial.until("batch", times=case["at"])
             trial.pause(0.02 if case["start"] == "fork" else 3)
             workers = trial.workers()
-            if workers and not trial.has_said("epoch", 1):
+            if workers and not trial.has_printed("epoch", 1):
                 trial.kill(trial.random.choice(workers[-case["workers"] :]), number)
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
-        epochs = told.epochs()
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
+        epochs = outcome.epochs()
         if flaws:
             return flaws
         allowed = LOST if set(case["signals"]) - set(map(int, IGNORED)) else None
@@ -193,11 +193,11 @@ class Respawn(Kills):
         case["stream"] = False
         return case
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if flaws:
             return flaws
-        return [flaw for k, got in enumerate(told.epochs()) for flaw in judge_epoch(got, expected[k], k)]
+        return [flaw for k, got in enumerate(outcome.epochs()) for flaw in judge_epoch(got, expected[k], k)]
 
 
 class Templates(Respawn):
@@ -216,7 +216,7 @@ class Templates(Respawn):
         for number in case["signals"]:
             trial.pause(0.02)
             found = [*trial.templates(), *trial.workers()]
-            if found and not trial.has_said("epoch", 1):
+            if found and not trial.has_printed("epoch", 1):
                 trial.kill(trial.random.choice(found), number)
 
 
@@ -239,8 +239,8 @@ class Ends(Scenario):
         del loader
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told) or judge_epoch(told.epochs()[0], expected[0], 0, LOST)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        return self.judge_end(outcome) or judge_epoch(outcome.epochs()[0], expected[0], 0, LOST)
 
 
 class Stops(Scenario):
@@ -262,8 +262,8 @@ class Stops(Scenario):
                 trial.pause(0.1)
                 trial.kill(victim, signal.SIGCONT)
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told) or judge_epoch(told.epochs()[0], expected[0], 0)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        return self.judge_end(outcome) or judge_epoch(outcome.epochs()[0], expected[0], 0)
 
 
 class EndsWhileStopped(Scenario):
@@ -296,8 +296,8 @@ class EndsWhileStopped(Scenario):
         if trial.until("begun") and (processes := [*trial.templates(), *trial.workers()]):
             trial.kill(trial.random.choice(processes), signal.SIGSTOP)
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        return self.judge_end(outcome, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
 
 
 class Timeouts(Scenario):
@@ -321,8 +321,9 @@ class Timeouts(Scenario):
         del loader
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told) or judge_epoch(told.epochs()[0], expected[0], 0, re.compile("timed out after 2"))
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        error = re.compile("timed out after 2")
+        return self.judge_end(outcome) or judge_epoch(outcome.epochs()[0], expected[0], 0, error)
 
 
 # ---------------------------------------------------------------------------------------------------------- interrupts
@@ -428,21 +429,21 @@ class Interrupts(Scenario):
         for number, most in enumerate(case["moments"]):
             trial.until("epoch", times=number + 1)
             trial.pause(most)
-            if trial.has_said("calm") or not trial.interrupt():
+            if trial.has_printed("calm") or not trial.interrupt():
                 return
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if flaws:
             return flaws
-        for number, got in enumerate(told.epochs()):
+        for number, got in enumerate(outcome.epochs()):
             whole = number == self.rounds or (
-                case["most"] >= case["batches"] and not told.within("interrupted", number)
+                case["most"] >= case["batches"] and not outcome.within("interrupted", number)
             )
             if whole:
                 flaws += judge_epoch(got, expected[number], number)
             else:
-                flaws += self.judge_part(case, got, expected[number], number, told.within("interrupted", number))
+                flaws += self.judge_part(case, got, expected[number], number, outcome.within("interrupted", number))
         return flaws
 
     def judge_part(self, case: Case, got: list[Any], right: list[int], number: int, interrupts: int) -> list[str]:
@@ -582,13 +583,13 @@ class Groups(Scenario):
         trial.pause(case["most"])
         trial.kill(-trial.pid, case["signal"])
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         died = (-case["signal"],)
-        flaws = self.judge_end(told, {"die": died, "exit": (3,), "go on": (0,)}[case["then"]])
+        flaws = self.judge_end(outcome, {"die": died, "exit": (3,), "go on": (0,)}[case["then"]])
         if flaws:
             return flaws
-        epochs = told.epochs()
-        if told.of("interrupted") or case["then"] != "go on":
+        epochs = outcome.epochs()
+        if outcome.of("interrupted") or case["then"] != "go on":
             whole = expected[0][: len(epochs[0])] if epochs else []
             flaws += judge_epoch(epochs[0], whole, 0, LOST) if epochs else []
         if case["then"] == "go on":
@@ -624,8 +625,8 @@ class Orphans(Scenario):
         trial.pause(case["most"])
         trial.kill(trial.pid, signal.SIGKILL)
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told, (-signal.SIGKILL,))
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        return self.judge_end(outcome, (-signal.SIGKILL,))
 
 
 # Ways in which a program ends while it has an iterator.  `loader` is there.  The status that it ends with, and whether
@@ -749,10 +750,10 @@ class Exits(Scenario):
         }
         exec(EXITS[trial.case["exit"]][0], scope)
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         _, status, traceback = EXITS[case["exit"]]
-        flaws = self.judge_end(told, (status,))
-        if traceback is False and "Traceback" in told.err:
+        flaws = self.judge_end(outcome, (status,))
+        if traceback is False and "Traceback" in outcome.err:
             flaws.append("noise: a traceback")
         return flaws
 
@@ -788,11 +789,11 @@ class Scarcity(Scenario):
 
     enough = True  # whether the second epoch must be whole
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
-        if flaws or told.of("not permitted"):
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
+        if flaws or outcome.of("not permitted"):
             return flaws
-        epochs = told.epochs()
+        epochs = outcome.epochs()
         flaws += self.judge_scarce(epochs[0], expected[0], 0)
         return flaws + (judge_epoch if self.enough else self.judge_scarce)(epochs[1], expected[1], 1)
 
@@ -826,7 +827,7 @@ class SmallShm(Scarcity):
             trial.say("not permitted")
         return contextlib.nullcontext()
 
-    def compare(self, case: Case, ours: Told, theirs: Told) -> list[str]:
+    def compare(self, case: Case, ours: Outcome, theirs: Outcome) -> list[str]:
         wrong = [value for got in ours.epochs() for value in got if isinstance(value, list)]
         return [f"error: {wrong[0]}"] if wrong and case["ours"]["ring_memory"] != "posix" else []
 
@@ -849,9 +850,9 @@ class Limits(Scarcity):
         }[case["limit"]]
         return case
 
-    def judge_end(self, told: Told, statuses: tuple[int, ...] = (0,)) -> list[str]:
+    def judge_end(self, outcome: Outcome, statuses: tuple[int, ...] = (0,)) -> list[str]:
         # multiprocessing makes two pipes for a process, and keeps the first where there can be no second
-        return [flaw for flaw in super().judge_end(told, statuses) if flaw != "descriptors left: {'pipe': 2}"]
+        return [flaw for flaw in super().judge_end(outcome, statuses) if flaw != "descriptors left: {'pipe': 2}"]
 
     @contextlib.contextmanager
     def scarce(self, trial: Inside) -> Any:
@@ -929,10 +930,10 @@ class Threads(Scenario):
         gc.collect()
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if not flaws:
-            for number, (most, got) in enumerate(zip(case["leave"], told.of("threads")[0][0], strict=True)):
+            for number, (most, got) in enumerate(zip(case["leave"], outcome.of("threads")[0][0], strict=True)):
                 flaws += judge_epoch(got, expected[0][:most], number)
         return flaws
 
@@ -971,11 +972,11 @@ class OneIterator(Scenario):
         del threads, iterator
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if flaws:
             return flaws
-        got = told.of("all")[0][0]
+        got = outcome.of("all")[0][0]
         errors = [value for value in got if isinstance(value, list)]
         if errors:
             return [f"error: {errors[0][0]}: {errors[0][1]}"]
@@ -1015,10 +1016,10 @@ class Closes(Scenario):
             del iterator, loader, thread
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if not flaws:
-            for number, got in enumerate(told.epochs()):
+            for number, got in enumerate(outcome.epochs()):
                 flaws += judge_epoch(got, expected[0][: len(got)], number)
         return flaws
 
@@ -1056,11 +1057,11 @@ class Forks(Scenario):
     def draw(self, random: random.Random) -> Case:
         return {**super().draw(random), "batches": 8}
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
         if flaws:
             return flaws
-        return [flaw for k, got in enumerate(told.epochs()) for flaw in judge_epoch(got, expected[k], k)]
+        return [flaw for k, got in enumerate(outcome.epochs()) for flaw in judge_epoch(got, expected[k], k)]
 
 
 # --------------------------------------------------------------------------------------------------- nobody disturbs
@@ -1088,10 +1089,10 @@ class Errors(Scenario):
         del loader
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        return self.judge_end(told)
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        return self.judge_end(outcome)
 
-    def compare(self, case: Case, ours: Told, theirs: Told) -> list[str]:
+    def compare(self, case: Case, ours: Outcome, theirs: Outcome) -> list[str]:
         for mine, its in zip(ours.events, theirs.events, strict=False):
             if mine[0] in ("batch", "epoch", "end") or its[0] != "error":
                 same = mine == its
@@ -1103,7 +1104,7 @@ class Errors(Scenario):
 
 
 class Epochs(Errors):
-    """Epochs that are left at any place, begun again, and whole ones, while batches of former ones are kept."""
+    """Epochs that are left at any place, restarted ones, and whole ones, while batches of former ones are kept."""
 
     name = "epochs"
     shared_work = True
@@ -1138,9 +1139,9 @@ class Epochs(Errors):
         del batch
         trial.count_again()
 
-    def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
-        flaws = self.judge_end(told)
-        if [False] in told.of("kept"):
+    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
+        flaws = self.judge_end(outcome)
+        if [False] in outcome.of("kept"):
             flaws.append("wrong batch: one that was kept has changed")
         return flaws
 

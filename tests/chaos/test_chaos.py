@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 
 def run(body: str, scenarios: str, more: str = "") -> tuple[int, str, str]:
-    """The status, and what torch's loader and this one are said to have done wrong."""
+    """The status, and the flaws that the report lists for torch's loader and for this one."""
     script = SCRIPT.replace("BODY", body.replace("\n", "\n        ")).replace("MORE", more)
     ran = run_script(script.replace("SCENARIOS", scenarios))
     rows = [line for line in ran.out.splitlines() if line.startswith(scenarios.split()[0])]

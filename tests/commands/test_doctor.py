@@ -416,7 +416,7 @@ def test_the_exit_status(levels: Any, status: int, monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
 
 
-def test_state_meaning_and_remedy_are_said() -> None:
+def test_state_meaning_and_remedy_are_shown() -> None:
     lines = show.lines(Finding("/dev/shm", "attention", "64 MiB", "too little", "mount more"))
     assert lines[0].split() == ["attention", "/dev/shm", "64", "MiB"]
     assert lines[1].strip() == "that means: too little" and lines[2].strip() == "to do: mount more"

@@ -271,7 +271,7 @@ def test_who_holds_the_batch_that_is_taken_next() -> None:
     assert "nothing is under way" in view._who(view._awaited([entry(5, "ready", 0)]), lanes)
 
 
-def test_what_the_kernel_says_of_processes() -> None:
+def test_what_the_kernel_reports_of_processes() -> None:
     me = os.getpid()
     assert state_of(me) == "R" and inner_pid(me) == me and resident_bytes(me) > 1 << 20 and own_bytes(me) > 1 << 20
     gone = 1 << 30

@@ -13,7 +13,7 @@ from shmloader.core.onlooker import Onlooker, OtherVersion
 MAGIC = 0x676E69726D6873
 
 
-def test_it_is_said_that_it_cannot_be_shown(capsys):
+def test_it_reports_that_it_cannot_show_another_version(capsys):
     fd = os.memfd_create("shmloader")
     try:
         os.ftruncate(fd, 1 << 16)

@@ -114,7 +114,7 @@ def test_a_setting_that_fails_is_passed_over() -> None:
         Model(lambda value: float("inf")).search(Space(64)).run()
 
 
-def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:
+def test_the_time_is_kept_and_what_it_did_not_allow_is_reported() -> None:
     model = Model(lambda setting: 1 / min(setting.num_workers, 64), beside=4.0)
     search = model.search(Space(64, batch_size=64), seconds=30)
     search.run()

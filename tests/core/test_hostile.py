@@ -333,7 +333,7 @@ def test_states_that_are_longer_than_their_place(size: int) -> None:
         ring.trainer.take().release()
         ring.claim()
         poke(ring.segment, ring.segment.geometry.memory_at + 8, 8, size)
-        with pytest.raises(RuntimeError, match=f"overwritten: the size of what a worker remembers is {size}"):
+        with pytest.raises(RuntimeError, match=f"overwritten: the size of a worker's random states is {size}"):
             ring.worker.recall()
 
 
@@ -452,7 +452,7 @@ def test_a_word_that_was_overwritten_ends_the_wait_for_one_before_it(monkeypatch
 
 
 @pytest.mark.long
-def test_a_spawned_worker_of_another_version_says_so() -> None:
+def test_a_spawned_worker_of_another_version_reports_it() -> None:
     ran = run_script(
         """
         import shmloader

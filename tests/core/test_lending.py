@@ -166,7 +166,7 @@ def test_a_batch_may_die_with_the_interpreter() -> None:
                 self.managed = python.PyCapsule_GetPointer(capsule, b"dltensor")
                 self.deleter = ctypes.c_void_p(self.managed[7])
                 python.PyCapsule_SetName(capsule, b"used_dltensor")  # otherwise it would drop it too
-                self.id, self.at = ctypes.c_size_t(), ctypes.byref  # names of modules are gone by then
+                self.id, self.at = ctypes.c_size_t(), ctypes.byref  # the names of modules are gone when this runs
                 self.start, self.join = libc.pthread_create, libc.pthread_join
 
             def __del__(self):

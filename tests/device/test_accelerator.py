@@ -52,13 +52,13 @@ def test_a_slot_is_page_locked_and_given_back(
 
 
 @WAYS
-def test_a_refusal_is_told_and_leaves_nothing_behind(
+def test_a_refusal_is_reported_and_leaves_nothing_behind(
     way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by(way, cuda, monkeypatch)
     cuda.refuses = 801
     assert "NOT_SUPPORTED" in (why := device.register(ADDRESS_OF_SLOT, 4096)) or "801" in why
-    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "else the next kernel raises it"
+    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "otherwise the next kernel raises it"
 
 
 @WAYS
@@ -88,7 +88,7 @@ OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numb
         ([], None, {OURS}, set(), HERE),  # nobody but this thread has had the batch
         ([], 5, {OURS}, set(), {*HERE, (0, 1, 1), OURS}),
         ([[(99, 1, 1), (5, 2, 1)]], 5, {(99, 1, 1)}, set(), {*HERE, (0, 1, 1), (99, 1, 1)}),
-        ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it cannot be asked any more: there is an event
+        ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it can no longer be queried: there is an event
         ([[GONE]], 5, {GONE}, {GONE}, {*HERE, (0, 1, 1), GONE}),  # it is current again
         ([[ADDRESS]], 5, set(), set(), {*HERE, (0, 1, 1)}),  # it may be gone, and there is no event
     ],
@@ -104,7 +104,7 @@ def test_the_streams_that_a_copy_may_be_on(
     assert found.unknown in ({None} if lent is None else {(7, 1, 1), ADDRESS}), "which nobody was seen to choose"
 
 
-def test_where_streams_cannot_be_watched_they_cannot_be_told(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_cannot_be_watched_are_unknown(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "WATCHED", False)
     assert not device.streams([], 5).all
 

@@ -132,7 +132,7 @@ def test_nothing_waits_for_a_device_that_does_nothing(gpu: Any) -> None:
     assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(on_device))
 
 
-def test_where_the_streams_cannot_be_told_all_are_waited_for(gpu: Any) -> None:
+def test_if_the_streams_are_unknown_all_are_waited_for(gpu: Any) -> None:
     double = gpu(lag=40)
 
     def current(index: int) -> int:
@@ -221,7 +221,7 @@ def test_a_capture_that_begins_while_events_are_recorded(gpu: Any, seen: bool, m
         if seen:
             double.captured = {0}  # it still goes on behind the record
         else:
-            captures.count_capture()  # it is over by then
+            captures.count_capture()  # it has ended already
         monkeypatch.setattr(double, "passed", lambda event: pytest.fail("an event of a capture is asked"))
         return [Event()]
 

@@ -188,7 +188,7 @@ def test_jobs(gpu: Any) -> None:
     assert all(torch.equal(batch, torch.ones(4, 3)) for batch in batches)
 
 
-def test_a_worker_that_dies_is_an_error_that_says_what_it_held(gpu: Any) -> None:
+def test_the_error_of_a_worker_that_dies_names_what_it_held(gpu: Any) -> None:
     gpu()
     iterator = iter(on_device_loader(Slow(), num_workers=1))
     next(iterator)

@@ -127,7 +127,7 @@ def test_a_refusal_leaves_no_error_behind(by: str, monkeypatch: pytest.MonkeyPat
 
 def test_where_it_is_refused_batches_are_page_locked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator.Cuda, "register", lambda self, address, size: "for the test")
-    monkeypatch.setattr(pinning, "_said", False)
+    monkeypatch.setattr(pinning, "_warned", False)
     loader = pinned(50)
     with pytest.warns(UserWarning, match="could not be page-locked .for the test"):
         iterator = iter(loader)

@@ -50,7 +50,7 @@ def test_batches_are_page_locked_and_soon_not_copied(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("growth", [7, pytest.param(700, marks=pytest.mark.long)])
-def test_slots_that_grow_are_locked_anew_as_a_whole(gpu: Any, growth: int) -> None:
+def test_slots_that_grow_are_locked_again_as_a_whole(gpu: Any, growth: int) -> None:
     double = gpu(lag=3)
     iterator = iter(pinned(Numbered(200, 2000, growth)))
     found = []
@@ -72,7 +72,7 @@ class Sizes(Numbered):
         return torch.full((40_000 if 60 <= index < 100 else 20_000,), index)
 
 
-def test_a_slot_that_is_to_be_locked_anew_is_not_lent(gpu: Any) -> None:
+def test_a_slot_that_must_be_locked_again_is_not_lent(gpu: Any) -> None:
     double = gpu()
     iterator = iter(pinned(Sizes(140)))
     for _ in range(50):
@@ -141,7 +141,7 @@ def test_pickled_tensors_are_asked() -> None:
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_a_refusal_is_said_once_and_batches_are_copied_ahead(gpu: Any) -> None:
+def test_a_refusal_is_warned_of_once_and_batches_are_copied_early(gpu: Any) -> None:
     double = gpu(refuses=lambda size: "CUDA_ERROR_NOT_SUPPORTED")
     loader = pinned(Numbered(30))
     with pytest.warns(UserWarning, match="could not be page-locked .CUDA_ERROR_NOT_SUPPORTED.*"):

@@ -362,7 +362,7 @@ class Interrupt:
 
 
 def lines_of(act: Callable[[int], str]) -> list[str]:
-    """Call a function with 1, 2, 3, ... until it interrupted nothing any more; returns where it did."""
+    """Call a function with 1, 2, 3, ... until it interrupts nothing; returns where it interrupted something."""
     met: list[str] = []
     while at := act(len(met) + 1):
         met.append(at)
@@ -499,7 +499,7 @@ def test_where_a_thread_is_being_started() -> None:
     assert source.at == at and not late.thread.is_alive()
 
 
-def test_nothing_is_said_of_threads_that_end_in_time() -> None:
+def test_threads_that_end_in_time_are_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         iterator = prefetched(Source())

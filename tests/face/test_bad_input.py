@@ -150,7 +150,7 @@ def test_a_sampler_that_gives_none() -> None:
 
 
 @pytest.mark.parametrize("ranks", ["0", "", "all", "-1", "4"])
-def test_whatever_the_number_of_ranks_is_said_to_be(monkeypatch: pytest.MonkeyPatch, ranks: str) -> None:
+def test_any_declared_number_of_ranks(monkeypatch: pytest.MonkeyPatch, ranks: str) -> None:
     """It decides about spinning alone, and another launcher than torchrun may say anything."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert [batch.item() for batch in shmloader.DataLoader(range(3), num_workers=1)] == [0, 1, 2]

@@ -26,7 +26,7 @@ ONLY_ON_THE_RING: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_said", set())
+    monkeypatch.setattr(off_the_ring, "_warned", set())
 
 
 def pipe() -> Any:
@@ -54,7 +54,7 @@ def test_riding_is_silent() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, *ONLY_ON_THE_RING], ids=str)
-def test_without_workers_nothing_is_said_or_refused(options: dict[str, Any]) -> None:
+def test_without_workers_there_is_no_warning_and_no_error(options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loader = shmloader.DataLoader(Augmented(), num_workers=0, **options)
@@ -64,7 +64,7 @@ def test_without_workers_nothing_is_said_or_refused(options: dict[str, Any]) -> 
 
 
 @pytest.mark.off_the_ring
-def test_a_datapipe_is_said_once() -> None:
+def test_a_datapipe_is_warned_of_once() -> None:
     loader = shmloader.DataLoader(pipe(), num_workers=1)
     assert not loader.rides_ring
     with pytest.warns(RuntimeWarning, match="does not ride shmloader's ring.*DataPipes.*use a Dataset"):
@@ -96,7 +96,7 @@ def test_a_class_with_iterators_of_its_own() -> None:
         assert list(loader) == [1, 2, 3]
 
 
-def test_a_class_that_takes_anothers_iterators_is_told_when_it_is_defined() -> None:
+def test_a_class_with_other_iterators_warns_when_it_is_defined() -> None:
     class Theirs(torch.utils.data.DataLoader):
         def __iter__(self) -> Any:
             return iter([1, 2, 3])
@@ -157,7 +157,7 @@ def stateful() -> list[Any]:
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("theirs", stateful())
 @pytest.mark.parametrize("first", [True, False])
-def test_a_loader_that_saves_its_state_is_theirs_and_says_so(theirs: Any, first: bool) -> None:
+def test_a_loader_that_saves_its_state_is_theirs_with_a_warning(theirs: Any, first: bool) -> None:
     bases = (theirs, shmloader.DataLoader) if first else (shmloader.DataLoader, theirs)
     with pytest.warns(RuntimeWarning, match=f"the class Both will not ride.*{theirs.__name__}._get_iterator") as caught:
         both: Any = types.new_class("Both", bases)

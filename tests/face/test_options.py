@@ -65,7 +65,7 @@ def loader(name: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_said", set())
+    monkeypatch.setattr(off_the_ring, "_warned", set())
 
 
 # ------------------------------------------------------------------------------------------------ nothing is forgotten

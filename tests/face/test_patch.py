@@ -190,7 +190,7 @@ def test_the_signature_is_torchs() -> None:
 
 
 def test_who_wraps_the_constructor_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undone under someone's wrapper, the patch has no effect any more, also when they put back what they found."""
+    """A patch that is undone under another wrapper has no effect, also after that wrapper restores what it found."""
     patch = shmloader.patch_torch()
     with monkeypatch.context() as theirs:
         found = DataLoader.__init__

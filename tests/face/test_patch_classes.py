@@ -197,7 +197,7 @@ REACHED = [ByGenerator, Infinite, Wrapping, Hook, TorchsIter]
 
 @pytest.fixture(autouse=True)
 def _torch_is_whole(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(patch_module, "_said", set())
+    monkeypatch.setattr(patch_module, "_warned", set())
     yield
     assert vars(DataLoader)["__init__"] is TORCH_INIT and not patch_module._covered and not patch_module._patches
 
@@ -445,7 +445,7 @@ def about(kind: type, messages: list[str]) -> list[str]:
     return [message for message in messages if re.search(rf"\.{kind.__qualname__}, which inherits", message)]
 
 
-def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
+def test_a_subclass_that_is_not_reached_is_warned_of_once_with_the_remedy() -> None:
     patch, messages = patched()
     (message,) = about(OfGraphs, messages)
     assert "patch_torch() does not reach test_patch_classes.OfGraphs" in message
@@ -464,7 +464,7 @@ def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
     assert [len(about(Later, patched()[1])) for _ in range(2)] == [1, 0]
 
 
-def test_what_is_not_said(quietly: None) -> None:
+def test_classes_without_a_warning(quietly: None) -> None:
     class Ours(shmloader.DataLoader[Any]):
         pass
 

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_said", set())
+    monkeypatch.setattr(off_the_ring, "_warned", set())
 
 
 def rebuilt(loader: Any, **changed: Any) -> Any:
@@ -118,7 +118,7 @@ def test_nor_from_a_loader_that_is_gone(silent: None) -> None:
     assert theirs.schedule == "round_robin"
 
 
-def test_loaders_that_differ_are_said() -> None:
+def test_loaders_with_different_options_are_a_warning() -> None:
     dataset = Augmented()
     first = shmloader.DataLoader(dataset, num_workers=1, schedule="steal")
     second = shmloader.DataLoader(dataset, num_workers=1, spare_slots=4)
@@ -130,7 +130,7 @@ def test_loaders_that_differ_are_said() -> None:
     assert (theirs.schedule, theirs.spare_slots) == ("round_robin", 2) and second is not None
 
 
-def test_what_it_cannot_have_is_left_out_and_said() -> None:
+def test_an_option_that_it_cannot_have_is_left_out_with_a_warning() -> None:
     loader = shmloader.DataLoader(
         Augmented(), num_workers=1, persistent_workers=True, prefetch_epochs=True, schedule="steal"
     )
@@ -168,7 +168,7 @@ def test_options_of_the_patch_are_checked(options: Any, error: Any, says: str) -
 
 @pytest.mark.parametrize("build", [rebuilt, as_ray_does])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, keeps: bool) -> None:
+def test_torchs_loader_built_from_ours_is_warned_of_once(build: Any, keeps: bool) -> None:
     loader: Any = shmloader.DataLoader(Augmented(), batch_size=2, num_workers=1, on_worker_death="respawn")
     theirs = build(loader)
     loader = loader if keeps else None
@@ -186,7 +186,7 @@ def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, keeps: 
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_loaders_that_are_both_used_are_not_said(workers: int) -> None:
+def test_two_loaders_that_are_both_used_are_no_warning(workers: int) -> None:
     """A loader of torch's over the same dataset, for another purpose, is nobody's mistake."""
     dataset = Augmented()
     ours = shmloader.DataLoader(dataset, num_workers=workers, spare_slots=3)
@@ -216,7 +216,7 @@ class ByName(shmloader.DataLoader[Any]):
 
 
 @pytest.mark.off_the_ring
-def test_torchs_iterator_by_name_is_said_and_shows() -> None:
+def test_torchs_iterator_by_name_is_warned_of_and_shows() -> None:
     loader: Any = ByName(Augmented(), batch_size=4, num_workers=1)
     assert loader.rides_ring
     seed_all()
@@ -250,7 +250,7 @@ class Forgetful:
         return _MultiProcessingDataLoaderIter(self)  # type: ignore[arg-type]
 
 
-def test_under_the_patch_what_it_does_not_reach_is_said() -> None:
+def test_the_patch_warns_of_loaders_that_it_does_not_reach() -> None:
     theirs = Forgetful(DataLoader(Augmented(), num_workers=1))
     with shmloader.patch_torch():
 
@@ -269,7 +269,7 @@ def test_under_the_patch_what_it_does_not_reach_is_said() -> None:
 @pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
 @pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.long)])
 def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
-    """As that of Streaming's loader; by then the names of our modules are None."""
+    """As that of Streaming's loader, which runs when the names of our modules are already None."""
     ran = run_script(
         f"""
         import builtins

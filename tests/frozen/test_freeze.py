@@ -351,7 +351,7 @@ def test_where_there_is_no_memory_the_dataset_is_as_it_was(monkeypatch: pytest.M
     assert all(vars(dataset)[name] is value for name, value in before.items())
 
 
-def test_explain_says_what_is_frozen_and_what_is_not() -> None:
+def test_explain_lists_what_is_frozen_and_what_is_not() -> None:
     dataset = Holder(samples=[(f"{k}", k) for k in range(100)], odd=[Sub("x")] * 100, view=numpy.zeros((100, 100)).T)
     assert shmloader.frozen.explain(dataset).splitlines()[0] == (
         "not frozen yet: samples, a list of 100; it would take 740 bytes"

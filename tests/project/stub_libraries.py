@@ -60,7 +60,7 @@ def build(libraries: Path, folder: Path) -> list[str]:
         The stubs' names.
 
     Raises:
-        subprocess.CalledProcessError: the compiler or binutils failed; what they said went to stderr.
+        subprocess.CalledProcessError: the compiler or binutils failed; their output went to stderr.
         FileNotFoundError: there is no compiler, or there are no binutils.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def test_a_game_that_is_played_in_a_worker_is_the_same_here() -> None:
     assert not here["states"][here["steps"] :].any()
 
 
-def test_a_loop_over_a_slow_disk_is_told_that_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_on_a_loop_over_a_slow_disk_is_that_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = waiting.main(["--batches", "16"])
     assert set(kinds) == {"quick", "disk", "uneven"}  # on a busy machine the other two may wait as well
     assert kinds["disk"] == "input-bound"
@@ -75,7 +75,7 @@ def test_a_loop_over_a_slow_disk_is_told_that_it_waits(capsys: pytest.CaptureFix
 
 
 @pytest.mark.long
-def test_stripes_are_told_apart() -> None:
+def test_stripes_are_distinguished() -> None:
     assert imagenet.main([]) > 0.6
 
 

@@ -35,7 +35,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("says", "kind"), [(CONFLICT, Held), (MISSING, Refused)])
-def test_what_pip_says(made: Path, says: str, kind: type) -> None:
+def test_what_pip_reports(made: Path, says: str, kind: type) -> None:
     python = made / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\ncat <<'END'\n{says}END\nexit 1\n")

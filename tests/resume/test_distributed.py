@@ -37,7 +37,7 @@ IMAGES = 48  # to train on
 
 
 class Run:
-    """A script under torchrun: two ranks, if not said otherwise, and a port of its own."""
+    """A script under torchrun: two ranks by default, and a port of its own."""
 
     def __init__(self, folder: Path, text: str, *arguments: str, restarts: int = 0, ranks: int = RANKS) -> None:
         self.folder = folder
@@ -350,7 +350,7 @@ note("got-" + rank, got)
 
 
 @pytest.mark.long
-def test_training_that_is_told_to_end_goes_on_with_other_ranks(torchrun: Callable[..., Run], images: Path) -> None:
+def test_training_that_gets_a_signal_continues_with_other_ranks(torchrun: Callable[..., Run], images: Path) -> None:
     arguments = ("--data", str(images), "--epochs", "2", "--batch-size", "2", "--image-size", "32", "--workers", "2")
     run = torchrun(NUMBERED, "0.3", *arguments, "--checkpoint", "1.pt")
     assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS

@@ -553,9 +553,9 @@ def test_what_is_no_state() -> None:
         iter(made)
 
 
-def test_a_sampler_that_nothing_is_known_of_is_said_once() -> None:
+def test_an_unknown_sampler_is_warned_of_once() -> None:
 
-    place._said.clear()
+    place._warned.clear()
     seed_all()
     first = loader(0, sampler=Guessed(), **EXACT)
     state, (rest, _) = interrupted(first, 2)
@@ -568,8 +568,8 @@ def test_a_sampler_that_nothing_is_known_of_is_said_once() -> None:
 
 
 @pytest.mark.off_the_ring
-def test_off_the_ring_with_workers_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_said", set())  # an earlier test may have had this reason told
+def test_off_the_ring_with_workers_the_error_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(off_the_ring, "_warned", set())  # an earlier test may have warned of this reason
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     made: Any = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)

@@ -171,7 +171,7 @@ SHORT = {(1, 2, True), (2, 2, True), (2, 1, True), (3, 4, False)}
 )
 @without_warnings
 @pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_each_state_says_where_each_stream_is(workers: int, prefetch: int, in_order: bool, keeps: bool) -> None:
+def test_each_state_has_the_place_of_each_stream(workers: int, prefetch: int, in_order: bool, keeps: bool) -> None:
     """With more batches than there are cells, some of which are kept, so that slots are short."""
     had, all_kept = [0] * workers, []
     with loader(Numbers(90), workers, prefetch_factor=prefetch, in_order=in_order) as made:
@@ -222,7 +222,7 @@ def test_a_sequence_without_a_cell_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         list(made)
 
 
-def test_a_state_that_lacks_a_stream_says_so_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_lacks_a_stream_warns_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = Segment.commit_state
 
     def refused(self: Segment, cell: int, size: int) -> int:
@@ -384,7 +384,7 @@ def test_streams_that_differ_between_epochs_need_as_many_workers() -> None:
 
 
 @without_warnings
-def test_an_epoch_that_was_begun_early_starts_where_its_streams_are() -> None:
+def test_an_epoch_that_began_early_starts_where_its_streams_are() -> None:
     options = {"persistent_workers": True}
     with loader(Counting(), 2, **options) as one:
         list(one)
@@ -396,8 +396,8 @@ def test_an_epoch_that_was_begun_early_starts_where_its_streams_are() -> None:
         assert [[batch.tolist() for batch in other] for _ in range(2)] == expected
 
 
-def test_an_epoch_that_was_begun_early_and_given_up_loses_nothing() -> None:
-    """Its workers have read on in their streams by then."""
+def test_an_epoch_that_began_early_and_was_given_up_loses_nothing() -> None:
+    """Its workers have already read further in their streams."""
     with loader(Hers(), 2, persistent_workers=True) as one:
         list(one)
         one.start()
@@ -519,7 +519,7 @@ def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None
 
 
 @pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
-def test_an_error_that_is_new_is_told_each_time_and_the_place_stays() -> None:
+def test_a_new_error_is_raised_each_time_and_the_place_stays() -> None:
     with loader(Raises(()), 1) as one:
         batches = iter(one)
         next(batches), next(batches)
@@ -553,7 +553,7 @@ class CannotSay(Numbers):
         raise Unheard("it cannot say")
 
 
-def test_an_exception_that_cannot_be_pickled_is_told_by_its_text() -> None:
+def test_an_exception_that_cannot_be_pickled_comes_as_text() -> None:
     with loader(CannotSay(), 1) as made:
         batches = iter(made)
         next(batches)
@@ -562,11 +562,11 @@ def test_an_exception_that_cannot_be_pickled_is_told_by_its_text() -> None:
         assert len(list(batches)) == -(-LENGTH // 3) - 1
 
 
-def test_what_cannot_be_told_between_epochs_is_a_warning() -> None:
+def test_a_state_that_cannot_be_saved_between_epochs_is_a_warning() -> None:
     with loader(CannotSay(), 1, persistent_workers=True) as made:
         list(made)
         says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the end of the epoch"
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
-        iterables._said.clear()
+        iterables._warned.clear()

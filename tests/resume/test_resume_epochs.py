@@ -19,8 +19,8 @@ from shmloader.resume import epochs
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-class Told(Augmented):
-    """Each of its samples says for which epoch it was made, and keeps it under a name of its own."""
+class EpochDataset(Augmented):
+    """Each sample is the epoch for which it was made.  The attribute is not called `epoch`."""
 
     def __init__(self, length: int = 24) -> None:
         super().__init__(length)
@@ -60,7 +60,7 @@ class Ordered(torch.utils.data.Sampler[Any]):
         return 24
 
 
-class Both(Told):
+class Both(EpochDataset):
     def __getitem__(self, index: Any) -> Any:
         return self._at, index[0]
 
@@ -78,7 +78,7 @@ def made_for(batches: list[Any]) -> set[int]:
     return {int(epoch) for batch in batches for epoch in batch}
 
 
-@pytest.mark.parametrize("kind", [Told, Stream])
+@pytest.mark.parametrize("kind", [EpochDataset, Stream])
 @pytest.mark.parametrize("by", ["loader", "dataset"])
 @pytest.mark.parametrize(
     "options",
@@ -121,8 +121,8 @@ def test_no_sample_is_stale(kind: Any, by: str, options: dict[str, Any]) -> None
     ],
     ids=["Subset", "ConcatDataset", "StackDataset", "StackDataset by name"],
 )
-def test_a_dataset_in_one_of_torchs_is_told(wrap: Any, by: str) -> None:
-    counted = Told()
+def test_a_dataset_inside_torchs_wrapper_gets_the_epoch(wrap: Any, by: str) -> None:
+    counted = EpochDataset()
     with shmloader.DataLoader(wrap(counted), 4, num_workers=1, persistent_workers=True) as loader:
         assert made_for_in(iterate(loader)) == {-1}
         for epoch in (3, 4):
@@ -130,8 +130,8 @@ def test_a_dataset_in_one_of_torchs_is_told(wrap: Any, by: str) -> None:
             assert made_for_in(iterate(loader)) == {epoch}
 
 
-def test_parts_that_were_told_otherwise_keep_what_they_have() -> None:
-    parts = Told(8), Told(8)
+def test_parts_with_different_epochs_keep_them() -> None:
+    parts = EpochDataset(8), EpochDataset(8)
     with shmloader.DataLoader(ConcatDataset(parts), 8, num_workers=1) as loader:
         parts[0].set_epoch(1)
         assert [made_for([batch]) for batch in loader] == [
@@ -145,14 +145,14 @@ def test_parts_that_were_told_otherwise_keep_what_they_have() -> None:
 
 
 def test_without_workers() -> None:
-    loader = shmloader.DataLoader(Told(), 4)
+    loader = shmloader.DataLoader(EpochDataset(), 4)
     assert made_for(iterate(loader)) == {-1}
     loader.set_epoch(5)
     assert made_for(iterate(loader)) == {5}
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_the_sampler_the_batch_sampler_and_the_dataset_are_told(persistent: bool) -> None:
+def test_the_sampler_the_batch_sampler_and_the_dataset_get_the_epoch(persistent: bool) -> None:
     sampler = Ordered()
     with shmloader.DataLoader(
         Both(), 4, sampler=sampler, num_workers=2, persistent_workers=persistent, collate_fn=list
@@ -165,8 +165,8 @@ def test_the_sampler_the_batch_sampler_and_the_dataset_are_told(persistent: bool
         assert {sample for batch in loader for sample in batch} == {(1, 5)}
 
 
-def test_who_is_told_nothing_stays_as_it_is() -> None:
-    with shmloader.DataLoader(Told(), 4, num_workers=2, persistent_workers=True) as loader:
+def test_without_set_epoch_a_dataset_is_unchanged() -> None:
+    with shmloader.DataLoader(EpochDataset(), 4, num_workers=2, persistent_workers=True) as loader:
         for _ in range(2):
             assert made_for(iterate(loader)) == {-1}
         loader.set_epoch(0)
@@ -176,7 +176,7 @@ def test_who_is_told_nothing_stays_as_it_is() -> None:
         assert len(iterate(loader)) == 6 and loader.state_dict()["epoch"] == 5
 
 
-class Deadly(Told):
+class Deadly(EpochDataset):
     def __init__(self, mark: pathlib.Path) -> None:
         super().__init__()
         self.mark = mark
@@ -188,7 +188,7 @@ class Deadly(Told):
         return super().__getitem__(index)
 
 
-def test_who_takes_a_dead_workers_place_is_told(tmp_path: pathlib.Path) -> None:
+def test_the_successor_of_a_dead_worker_gets_the_epoch(tmp_path: pathlib.Path) -> None:
     dataset = Deadly(tmp_path / "died")
     with shmloader.DataLoader(dataset, 4, num_workers=2, persistent_workers=True, on_worker_death="respawn") as loader:
         for epoch in (5, 6, 7):
@@ -197,7 +197,7 @@ def test_who_takes_a_dead_workers_place_is_told(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "died").exists()
 
 
-class Refuses(Told):
+class Refuses(EpochDataset):
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
         if torch.utils.data.get_worker_info() is not None:
@@ -218,11 +218,11 @@ def test_what_is_listened_to() -> None:
         def set_epoch(self, epoch: int) -> None:
             self.at = epoch
 
-    class Child(Told):
+    class Child(EpochDataset):
         def set_epoch(self, epoch: int) -> None:
             super().set_epoch(epoch * 2)
 
-    for dataset in (Told(), Slots(), Child(), [1, 2]):
+    for dataset in (EpochDataset(), Slots(), Child(), [1, 2]):
         epochs.listen(dataset)
         epochs.listen(dataset)
     child: Any = Child()
@@ -245,7 +245,7 @@ def test_what_is_listened_to() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_has_the_epoch(workers: int) -> None:
     def made() -> Any:
-        return shmloader.DataLoader(Told(), 4, num_workers=workers)
+        return shmloader.DataLoader(EpochDataset(), 4, num_workers=workers)
 
     with made() as first:
         first.set_epoch(8)
@@ -259,7 +259,7 @@ def test_a_state_has_the_epoch(workers: int) -> None:
         assert second.state_dict()["epoch"] == 9
 
 
-def test_another_epoch_than_the_loaded_one_comes_whole_and_that_is_said() -> None:
+def test_another_epoch_than_the_loaded_one_comes_whole_with_a_warning() -> None:
     def made() -> Any:
         return shmloader.DataLoader(range(24), 4, sampler=shmloader.DistributedSampler(range(24), 2, 0))
 

@@ -180,7 +180,7 @@ class Longer(Own):
         return 4
 
 
-def test_a_sampler_that_gives_more_than_its_length_says() -> None:
+def test_a_sampler_that_gives_more_than_its_length() -> None:
     def made() -> Any:
         return shmloader.DataLoader(Augmented(10), None, sampler=Longer(10))
 
@@ -206,9 +206,9 @@ class Raises(Sampler[int]):
 def test_a_sampler_that_raises_has_ended_as_in_torch() -> None:
     """A loop that passes over errors must come to an end, also where the epoch was resumed."""
     loader = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
-    kept = iter(loader)
+    iterator = iter(loader)
     state = loader.state_dict()
-    del kept
+    del iterator
     resumed = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
     resumed.load_state_dict(state)
     for iterator in iter(loader), iter(resumed):

@@ -151,7 +151,7 @@ def test_the_rest_is_the_same(dataset: Any, workers: int, options: dict[str, Any
 
 @KINDS
 def test_out_of_order_nothing_is_lost_and_nothing_repeated(dataset: Any) -> None:
-    iterables._said.add(dataset.__name__)
+    iterables._warned.add(dataset.__name__)
     expected = sorted(itertools.chain(*whole(dataset, 3)))
     for after in (1, 4, 6):
         with loader(dataset(), 3, in_order=False) as one:
@@ -217,8 +217,8 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
         assert [first(batch) for batch in other] == expected[1:]
 
 
-def test_one_that_does_not_say_where_it_is_is_said_once() -> None:
-    iterables._said.clear()
+def test_a_stream_without_a_state_is_warned_of_once() -> None:
+    iterables._warned.clear()
     with loader(Plain(), 2) as one:
         batches = iter(one)
         next(batches)

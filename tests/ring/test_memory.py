@@ -244,7 +244,7 @@ def test_a_dev_shm_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(segment, "_posix_segment", refuse)
-    monkeypatch.setattr(growth, "_said", False)
+    monkeypatch.setattr(growth, "_warned", False)
     number = errno.EROFS
     loader = shmloader.DataLoader(range(2), num_workers=1)
     with pytest.warns(UserWarning, match="/dev/shm cannot be used here"):

@@ -28,7 +28,7 @@ OPERATORS = (
     "sum.dim_IntList",
 )
 NE, SUM_OF_BOOLS, SUM, ADD_IN_PLACE, MUL, ADD = range(6)  # of kernels.c
-WHERE = ("device", "layout", "pin_memory", "non_blocking")  # said of a result, and not of its elements
+WHERE = ("device", "layout", "pin_memory", "non_blocking")  # properties of the result, and not of its elements
 
 _Call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _jobs: dict[int, tuple[Callable[[], Any], bool]] = {}  # by number: what to do, and whether it is done again and again

@@ -62,7 +62,8 @@ def script(text: str, status: int = 0, **environment: Any) -> Any:
 def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at: int) -> None:
     """The consumer gets torch's error, and the thread that is ahead ends.
 
-    All tensors are kept, and the process ends at once: torch itself ends a process where one is freed by then.
+    All tensors are kept, and the process ends at once: torch itself aborts a process that frees a tensor after such an
+    error.
     """
     out = script(
         f"""
@@ -99,7 +100,7 @@ def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at:
 @pytest.mark.parametrize("error", [712, 801, 2])
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_registration_refused_at_any_call(error: int, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "_said", True)
+    monkeypatch.setattr(pinning, "_warned", True)
     runtime.late(*LATE)
     runtime.refuse(error, after)
     try:

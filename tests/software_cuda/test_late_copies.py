@@ -55,7 +55,7 @@ def test_no_byte_changes(loop: Any, stream: Any) -> None:
 
 
 def test_a_stream_that_is_destroyed_when_its_batch_has_died() -> None:
-    """It was left, so nobody can ask for it any more at the next hand-out."""
+    """The thread has left the stream, so the next hand-out cannot find it as a current one."""
     copies = []
     for batch in loader():
         handle = created()

@@ -73,7 +73,7 @@ def test_a_stream_of_others_takes_the_long_way(long_looks: list[bool]) -> None:
 
 @pytest.mark.usefixtures("late")
 def test_a_stream_that_is_chosen_late_is_found() -> None:
-    """What an earlier look has told of the streams holds no longer than they do."""
+    """The streams found earlier count only as long as they are current."""
     copies = []
     runtime.late(0, 0)
     for k, batch in enumerate(loader()):

@@ -275,7 +275,7 @@ def main(arguments: list[str] | None = None) -> bool:
     if runtime.is_software():
         operators.install()
     warnings.simplefilter("ignore")  # a refusal gives a warning
-    pinning._said = True
+    pinning._warned = True
     torment = Torment(given.seed)
     torment.count_clones()
     print(f"seed {given.seed}", flush=True)

@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
         "before their first batch",
         "start()",
     ),
-    "workers for an epoch that is begun early": (
+    "workers for an epoch that begins early": (
         evidence(0.02, 0.005, settings={"num_workers": 0, "prefetch_epochs": True}),
         "num_workers=4, persistent_workers=True",
         "steal",
@@ -349,7 +349,7 @@ def test_a_worker_between_its_first_batch_and_its_time() -> None:
     )
 
 
-def test_only_what_is_asked_for_says_how_sure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_since_the_last_one_judges_only_the_batches_since(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[list[Taken]] = []
     monkeypatch.setattr("shmloader.measured.shares_of", lambda log: judged.append(log) or [])
     loader = shmloader.DataLoader(Range(), batch_size=2, num_workers=1)
@@ -455,7 +455,7 @@ def test_a_rank_that_does_not_call_it(loader: Any, monkeypatch: pytest.MonkeyPat
         loader.report(ranks=True)
 
 
-def test_a_first_epoch_that_starts_slowly_says_nothing_of_the_next() -> None:
+def test_the_verdict_on_a_single_epoch_leaves_out_its_start() -> None:
     one = {"wait": Times(200, 1.02, 0.0051, 1e-4, 1e-4, 1), "first_wait": times(1.0, 1), "starting_s": 1.0}
     verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))
     assert (verdict.kind, verdict.cause) == ("consumer-bound", None)

@@ -30,7 +30,7 @@ def evidence(settings, *workers, **more):
         (causes.first_batch, evidence(STREAM, first_wait=Times(4, 9.9, 2.5), starting_s=9.95)),
     ],
 )
-def test_a_stream_is_not_told_what_it_would_be_refused(cause, of):
+def test_a_stream_is_not_advised_an_option_that_it_refuses(cause, of):
     change = cause(of).change
     assert not any(name in change for name in ("steal", "chunk_size", "prefetch_epochs"))
 

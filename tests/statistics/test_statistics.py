@@ -266,8 +266,8 @@ def test_since_when() -> None:
     ("workers", "why"),
     [(0, "num_workers is 0"), pytest.param(1, "DataPipes", marks=pytest.mark.off_the_ring)],
 )
-def test_off_the_ring_the_users_turns_are_told(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shmloader.off_the_ring, "_said", set())
+def test_off_the_ring_the_users_turns_are_measured(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shmloader.off_the_ring, "_warned", set())
     dataset: Any = Range()
     if workers:
         dataset = torch.utils.data.datapipes.iter.IterableWrapper(range(24))
@@ -304,7 +304,7 @@ def slow_collate(samples: Any) -> Any:
 
 @pytest.mark.parametrize("dataset", [Range(4), Stream(4)], ids=["map", "stream"])
 @pytest.mark.parametrize("batch_size", [2, None])
-def test_fetch_and_collate_are_told_apart(dataset: Any, batch_size: int | None) -> None:
+def test_fetch_and_collate_are_distinguished(dataset: Any, batch_size: int | None) -> None:
     loader = shmloader.DataLoader(dataset, batch_size=batch_size, num_workers=1, collate_fn=slow_collate)
     count = len(iterate(loader))
     stats = loader.stats()

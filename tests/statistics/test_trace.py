@@ -23,7 +23,7 @@ MS = 1e6  # nanoseconds
 
 
 class Timed(Dataset[torch.Tensor]):
-    """Samples that say when they were begun and ended, by the clock that all processes share."""
+    """Samples that hold the times of their beginning and end, by the clock that all processes share."""
 
     def __init__(self, length: int, seconds: float) -> None:
         self.length, self.seconds = length, seconds
@@ -165,7 +165,7 @@ def test_it_is_written_when_the_batches_have_come_and_only_then(tmp_path: pathli
     assert [one.name for one in tmp_path.iterdir()] == ["t.json"]
 
 
-def test_workers_that_are_started_anew_do_not_end_it(tmp_path: pathlib.Path) -> None:
+def test_restarted_workers_do_not_end_it(tmp_path: pathlib.Path) -> None:
     """A loaded state needs new ones where they have streams of random numbers."""
     with shmloader.DataLoader(Timed(6, 0), num_workers=1, persistent_workers=True) as loader:
         trace = loader.trace(tmp_path / "t.json", batches=9)

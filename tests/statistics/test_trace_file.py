@@ -35,7 +35,7 @@ def test_a_link_stays_one(loader, tmp_path):
     assert json.loads((tmp_path / "first.json").read_text())
 
 
-def test_a_relative_path_is_of_the_folder_in_which_it_was_said(loader, tmp_path, monkeypatch):
+def test_a_relative_path_is_relative_to_the_folder_of_the_call(loader, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     loader.trace("t.json", batches=2)

@@ -68,7 +68,7 @@ class Asynchronous(Slow, AsyncFileSystem):  # type: ignore[misc]
         return self.status(path)
 
     async def _glob(self, path: str, **_: Any) -> list[str]:
-        return [f"{path.rpartition('/')[0]}/{of.name}" for of in Path(self.root).glob(path.rpartition("/")[2])]
+        return [f"{path.rpartition('/')[0]}/{found.name}" for found in Path(self.root).glob(path.rpartition("/")[2])]
 
 
 class Synchronous(Slow, AbstractFileSystem):  # type: ignore[misc]
@@ -86,7 +86,7 @@ class Synchronous(Slow, AbstractFileSystem):  # type: ignore[misc]
         return self.status(path)
 
     def glob(self, path: str, **_: Any) -> list[str]:
-        return [f"{path.rpartition('/')[0]}/{of.name}" for of in Path(self.root).glob(path.rpartition("/")[2])]
+        return [f"{path.rpartition('/')[0]}/{found.name}" for found in Path(self.root).glob(path.rpartition("/")[2])]
 
 
 @pytest.fixture(params=["slowasync", "slowsync"])
@@ -295,7 +295,7 @@ def test_shards_that_change_vanish_or_are_cut(far: str, tmp_path: Path) -> None:
         len(shmloader.Shards([f"{far[:-5]}{k}.tar" for k in (0, 0, 2)]))
 
 
-def test_an_index_that_is_made_anew(far: str, tmp_path: Path) -> None:
+def test_an_index_that_is_made_again(far: str, tmp_path: Path) -> None:
     assert len(shmloader.Shards(far)) == 40
     write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
     shmloader.Shards(far).make_index()
@@ -356,29 +356,29 @@ class Read:
 
 def test_what_is_not_taken_is_dropped() -> None:
     log: list[Any] = []
-    ahead = ReadAhead(1000)
+    reads = ReadAhead(1000)
 
     def announce(keys: range) -> None:
-        ahead.announce((key, 100, lambda key=key: Read(log, key)) for key in keys)
+        reads.announce((key, 100, lambda key=key: Read(log, key)) for key in keys)
 
     announce(range(30))  # an epoch that is left after three samples
     assert log == [*range(10)]
-    assert [ahead.take(key).key for key in range(3)] == [0, 1, 2]
+    assert [reads.take(key).key for key in range(3)] == [0, 1, 2]
     announce(range(100, 200))
-    taken = [ahead.take(key) for key in range(100, 200)]
+    taken = [reads.take(key) for key in range(100, 200)]
     assert taken[-1].key == 199 and ("dropped", 3) in log and ("dropped", 12) in log
     assert all(read is not None for read in taken[90:])  # what was left keeps no room
-    assert ahead.bytes == 0 and ahead.waiting == 0 and not ahead._known and not ahead._begun
+    assert reads.bytes == 0 and reads.waiting == 0 and not reads._known and not reads._begun
 
 
 def test_a_key_is_announced_twice_and_taken_twice() -> None:
     log: list[Any] = []
-    ahead = ReadAhead(1000)
+    reads = ReadAhead(1000)
     for _ in range(2):
-        ahead.announce([("a", 600, lambda: Read(log, "a")), ("b", 600, lambda: Read(log, "b"))])
+        reads.announce([("a", 600, lambda: Read(log, "a")), ("b", 600, lambda: Read(log, "b"))])
     assert log == ["a"]
-    assert ahead.take("b") is None  # it waits for room, and whoever needs it now reads it
-    assert ahead.take("a").key == "a" and ahead.take("a") is None
-    assert log == ["a"] and ahead.bytes == 0
-    ahead.announce([("c", 5000, lambda: Read(log, "c"))])  # one at least is under way
-    assert ahead.take("c").key == "c"
+    assert reads.take("b") is None  # it waits for room, and whoever needs it now reads it
+    assert reads.take("a").key == "a" and reads.take("a") is None
+    assert log == ["a"] and reads.bytes == 0
+    reads.announce([("c", 5000, lambda: Read(log, "c"))])  # one at least is under way
+    assert reads.take("c").key == "c"

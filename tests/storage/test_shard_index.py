@@ -11,7 +11,7 @@ import pytest
 from storage_tars import members_of_three, samples_of, write
 
 import shmloader
-from shmloader.storage import making
+from shmloader.storage import make_index
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def expected(tmp_path: Path) -> list[dict[str, Any]]:
 
 def test_only_what_has_changed_is_listed_again(shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
-    inner = making._listed
+    inner = make_index._listed
 
     def noted(kind: str, shard: str) -> Any:
         listed.append(os.path.basename(shard))
         return inner(kind, shard)
 
-    monkeypatch.setattr(making, "_listed", noted)
+    monkeypatch.setattr(make_index, "_listed", noted)
     assert len(shmloader.Shards(shards)) == 60 and len(listed) == 3
     assert len(shmloader.Shards(shards)) == 60 and len(listed) == 3
     write(tmp_path / "train-001.tar", [("dir/new.Seg.PNG", b"1"), ("dir/new.cls", b"2"), ("x.jpg", b"3")])
@@ -58,8 +58,8 @@ def test_where_the_index_is_kept(shards: str, tmp_path: Path, monkeypatch: pytes
             raise PermissionError(13, "Permission denied", path)
         inner(path, *rest)
 
-    inner = making.write
-    monkeypatch.setattr(making, "write", refused)
+    inner = make_index.write
+    monkeypatch.setattr(make_index, "write", refused)
     dataset = shmloader.Shards(shards)
     assert Path(dataset.index_path).parent == tmp_path / "cache" / "shmloader" and len(dataset) == 60
     with pytest.raises(OSError, match=r"can be written nowhere: .*mine: .*Give index= a path that can be written"):
@@ -144,8 +144,8 @@ def test_an_index_of_dali(shards: str, tmp_path: Path, monkeypatch: pytest.Monke
         lines.append(" ".join(words))
     beside = tmp_path / "train-000.idx"
     listed: list[str] = []
-    inner = making.list_local
-    monkeypatch.setattr(making, "list_local", lambda shard: (listed.append(shard), inner(shard))[1])
+    inner = make_index.list_local
+    monkeypatch.setattr(make_index, "list_local", lambda shard: (listed.append(shard), inner(shard))[1])
 
     def samples(text: str) -> list[dict[str, Any]]:
         beside.write_text(text)

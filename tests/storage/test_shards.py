@@ -143,10 +143,10 @@ def test_samples_and_indices(shards: str, tmp_path: Path) -> None:
 def test_a_pickled_dataset_reads_shards_that_have_changed_since(shards: str, tmp_path: Path) -> None:
     dataset = shmloader.Shards(shards)
     assert len(dataset) == 60
-    kept = pickle.dumps(dataset)
+    pickled = pickle.dumps(dataset)
     write(tmp_path / "train-001.tar", [("new.jpg", b"1")])
     shmloader.Shards(shards).make_index()
-    assert len(pickle.loads(kept)) == 41
+    assert len(pickle.loads(pickled)) == 41
 
 
 def test_columns(shards: str) -> None:
@@ -201,7 +201,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         assert shmloader.Shards(urls).urls == [str(tmp_path / name) for name in found]
     assert shmloader.Shards([Path("b-10.tar"), "a-*.tar"]).urls == [
-        str(tmp_path / of) for of in ("b-10.tar", "a-0.tar", "a-1.tar")
+        str(tmp_path / name) for name in ("b-10.tar", "a-0.tar", "a-1.tar")
     ]
     assert list(names._braces("x{a,b}{1..2}")) == ["xa1", "xa2", "xb1", "xb2"]
 

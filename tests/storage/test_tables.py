@@ -151,6 +151,6 @@ def test_pictures_are_fused(tmp_path: Path, kind: str, image: str) -> None:
     expected = torch.stack([images.from_bytes(images.evaluation(16, resize=20))(photograph(k)) for k in range(30)])
     assert torch.equal(pictures, expected)
     assert [fused[at][1] for at in range(30)] == list(range(30))
-    alone = images.fuse(dataset, images.evaluation(16), image=image, label=None)
-    assert alone[3].shape == (3, 16, 16) and fused.__place__(7) == 1
+    only_images = images.fuse(dataset, images.evaluation(16), image=image, label=None)
+    assert only_images[3].shape == (3, 16, 16) and fused.__place__(7) == 1
     fused.__prefetch__([1, 2])

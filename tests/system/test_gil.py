@@ -23,7 +23,7 @@ def warnings_of(monkeypatch: pytest.MonkeyPatch, was_enabled: bool, is_enabled: 
     return [f"{warning.category.__name__}: {warning.message}" for warning in caught]
 
 
-def test_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert warnings_of(monkeypatch, True, True) == []
     (enabled,) = warnings_of(monkeypatch, False, True)
     assert enabled.startswith("RuntimeWarning: shmloader has enabled the GIL, because its core relies on it. A slot ")
@@ -39,7 +39,7 @@ def imported(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_what_an_import_says() -> None:
+def test_the_warning_of_an_import() -> None:
     ran = imported()
     assert ran.stdout == "True\n"
     ours = "shmloader has enabled the GIL" in ran.stderr
@@ -51,6 +51,6 @@ def test_what_an_import_says() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not FREE_THREADED, reason="this Python cannot go without its GIL")
-def test_what_an_import_says_where_the_gil_is_forbidden() -> None:
+def test_the_warning_of_an_import_without_the_gil() -> None:
     ran = imported("-X", "gil=0")
     assert ran.stdout == "False\n" and "shmloader runs without the GIL" in ran.stderr

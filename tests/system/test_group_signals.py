@@ -142,7 +142,7 @@ def test_a_worker_that_is_being_started() -> None:
 
 @pytest.mark.long
 def test_a_worker_that_is_being_forked() -> None:
-    """It has the trainer's handlers by then, and must not call them: they save the trainer's checkpoint."""
+    """It has inherited the trainer's handlers, and must not call them, because they save the trainer's checkpoint."""
     ran = run_script(
         """
         import os, signal, subprocess, sys, time, shmloader

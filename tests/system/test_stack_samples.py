@@ -349,7 +349,7 @@ def no_timers(worker: int) -> None:
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
 
 
-def test_a_worker_that_gets_no_timer_says_so() -> None:
+def test_a_worker_that_gets_no_timer_reports_it() -> None:
     loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, worker_init_fn=no_timers)
     with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\)\. Raise it \(`ulimit -i`\), or leave detail out"):
         next(iter(loader))

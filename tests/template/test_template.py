@@ -323,7 +323,7 @@ def test_the_init_function_and_the_dataset_are_unpickled_together() -> None:
 
 
 @pytest.mark.long
-def test_next_epochs_are_begun_early() -> None:
+def test_next_epochs_begin_early() -> None:
     with shmloader.DataLoader(
         Where(), batch_size=2, num_workers=2, persistent_workers=True, prefetch_epochs=True, **SPAWNED
     ) as loader:

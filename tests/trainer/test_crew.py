@@ -235,7 +235,7 @@ def test_a_worker_makes_what_is_wanted_first(tmp_path: Path) -> None:
     with forked(1) as crew:
         train = shmloader.DataLoader(Meeting("t", log, gate), prefetch_factor=4, crew=crew, persistent_workers=True)
         validation = shmloader.DataLoader(Meeting("v", log), prefetch_factor=4, crew=crew, persistent_workers=True)
-        begun = iter(train)
+        training = iter(train)
         while not (log.exists() and log.read_text()):
             time.sleep(0.001)
         other = iter(validation)
@@ -243,7 +243,7 @@ def test_a_worker_makes_what_is_wanted_first(tmp_path: Path) -> None:
         while len(made := log.read_text().split()) < 8:  # nothing is taken yet
             time.sleep(0.001)
         assert made == ["t0", "v0", "t1", "v1", "t2", "v2", "t3", "v3"]
-        assert len(list(other)) == len(list(begun)) == 6
+        assert len(list(other)) == len(list(training)) == 6
         made = log.read_text().split()
         assert sorted(made) == sorted([*(f"t{k}" for k in range(6)), *(f"v{k}" for k in range(6))])
     os.close(gate)
@@ -275,11 +275,11 @@ def test_who_rests_gives_its_memory_to_who_works() -> None:
                 assert [int(batch[0, 7]) for batch in working] == list(range(16))
                 del resting  # (its figures are looked at below)
             assert committed(validation) > 4 << 20 > 1 << 20 > committed(train)
-        kept = next(iter(train))
+        first = next(iter(train))
         assert committed(train) > 1 << 20 > committed(validation)
         assert [int(batch[0, 7]) for batch in validation] == list(range(16))
         assert committed(validation) < 1 << 20 < committed(train), "training is in mid-epoch, so validation gives back"
-        assert int(kept[0, 7]) == 0
+        assert int(first[0, 7]) == 0
 
 
 def test_what_is_lent_stays() -> None:
@@ -287,10 +287,10 @@ def test_what_is_lent_stays() -> None:
         train, validation = (
             shmloader.DataLoader(Large(), batch_size=1, crew=crew, persistent_workers=True) for _ in range(2)
         )
-        kept = list(train)[-2:]
+        last_two = list(train)[-2:]
         list(validation)
         list(train)
-        assert [int(batch.unique()) for batch in kept] == [14, 15]
+        assert [int(batch.unique()) for batch in last_two] == [14, 15]
 
 
 def test_a_crew_has_the_processes_of_one_loader() -> None:
@@ -348,8 +348,8 @@ def test_a_dataset_that_cannot_be_unpickled_comes_as_the_first_batch() -> None:
 
 
 def test_what_cannot_be_pickled_is_refused_with_the_remedy_or_forked() -> None:
-    said = r"Workers of a crew run already.*give this loader persistent_workers=True"
-    with forked() as crew, pytest.raises(Exception, match=said):
+    message = r"Workers of a crew run already.*give this loader persistent_workers=True"
+    with forked() as crew, pytest.raises(Exception, match=message):
         list(shmloader.DataLoader(range(4), collate_fn=lambda samples: samples, crew=crew))
     with forked() as crew:
         loaders = [
@@ -486,11 +486,11 @@ def test_the_crew_is_closed_first_and_starts_again() -> None:
     crew = forked()
     loader = shmloader.DataLoader(range(8), crew=crew, persistent_workers=True)
     iterator = iter(loader)
-    kept = next(iterator)
+    first = next(iterator)
     crew.close()
     crew.close()
     assert children() == before
-    assert list(iterator) == [] and int(kept) == 0
+    assert list(iterator) == [] and int(first) == 0
     assert len(list(loader)) == 8
     crew.close()
 
@@ -592,7 +592,7 @@ def test_the_interpreter_ends_with_a_crew_at_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"num_workers": 3}, "num_workers=3, and the crew has 2"),
         ({"multiprocessing_context": "spawn"}, "is not the crew's"),
@@ -600,13 +600,13 @@ def test_the_interpreter_ends_with_a_crew_at_work() -> None:
         ({"workers_outlive_signals": False}, "give it to shmloader.Crew"),
     ],
 )
-def test_what_is_the_crews_is_refused_of_a_loader(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_the_crews_is_refused_of_a_loader(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         shmloader.DataLoader(range(4), crew=forked(), **options)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"num_workers": 0}, "num_workers should be a positive integer, but got num_workers=0"),
         ({"num_workers": 2, "multiprocessing_context": "threads"}, "got multiprocessing_context='threads'"),
@@ -614,8 +614,8 @@ def test_what_is_the_crews_is_refused_of_a_loader(options: dict[str, Any], said:
         ({"num_workers": 2, "multiprocessing_context": "fork", "template": True}, "'spawn' or 'forkserver'"),
     ],
 )
-def test_a_crew_checks_what_it_is_given(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_crew_checks_what_it_is_given(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Crew(**arguments)
 
 

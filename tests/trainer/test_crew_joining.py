@@ -41,7 +41,7 @@ def test_a_death_while_a_worker_joins_is_no_fault_of_another_loader(tmp_path: Pa
     with Crew(2, multiprocessing_context="fork") as crew:
         fine = shmloader.DataLoader(Gated(gate), batch_size=2, crew=crew, on_worker_death="respawn")
         got: list[Any] = []
-        begun: list[Any] = []
+        iterators: list[Any] = []
         thread = threading.Thread(target=lambda: got.extend(fine))
         thread.start()
         try:
@@ -51,9 +51,9 @@ def test_a_death_while_a_worker_joins_is_no_fault_of_another_loader(tmp_path: Pa
                 deadly = shmloader.DataLoader(
                     torch.arange(8), batch_size=2, crew=crew, on_worker_death="respawn", worker_init_fn=die
                 )
-                begun.append(iter(deadly))
+                iterators.append(iter(deadly))
                 with pytest.raises(RuntimeError, match="It is the 3rd to die over"):
-                    next(begun[-1])  # while worker 0 waits at the gate, worker 1 dies again and again
+                    next(iterators[-1])  # while worker 0 waits at the gate, worker 1 dies again and again
         finally:
             gate.touch()
             thread.join()

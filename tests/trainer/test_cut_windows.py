@@ -41,8 +41,8 @@ def test_each_row_is_made_once_by_a_worker_that_gets_no_more_than_its_share(
 ) -> None:
     windows = Windows(workers, 2 * workers * 4 * 2, chunk_size)
     for seed in range(5):
-        of = at_random(places, seed=seed)
-        cut = windows.cut(of, [0] * workers)
+        places_of = at_random(places, seed=seed)
+        cut = windows.cut(places_of, [0] * workers)
         windows.had = cut.had
         assert all(rows_of(cut, batch) in (list(range(64)), []) for batch in range(4))
         whole = [task.batch for task in cut.tasks if task.rows is None]
@@ -59,10 +59,10 @@ def test_each_row_is_made_once_by_a_worker_that_gets_no_more_than_its_share(
 def test_a_place_is_opened_once_in_a_window(workers: int) -> None:
     windows, count = Windows(workers, 512, None), 0
     for seed in range(10):
-        of = at_random(20, seed=seed)
-        cut = windows.cut(of, [0] * workers)
+        places_of = at_random(20, seed=seed)
+        cut = windows.cut(places_of, [0] * workers)
         windows.had = cut.had
-        count += sum(map(len, opened(cut, of, workers)))
+        count += sum(map(len, opened(cut, places_of, workers)))
     assert count <= 10 * (20 + workers)  # at most one place for each worker is cut apart for the sake of the shares
 
 
@@ -70,8 +70,8 @@ def test_a_worker_gets_the_places_it_had_and_begins_with_the_latest() -> None:
     windows = Windows(2, 512, None)
     first = windows.cut(at_random(20), [0, 0])
     windows.had = first.had
-    of = at_random(20, seed=1)
-    before, after = opened(first, at_random(20), 2), opened(windows.cut(of, [0, 0]), of, 2)
+    places_of = at_random(20, seed=1)
+    before, after = opened(first, at_random(20), 2), opened(windows.cut(places_of, [0, 0]), places_of, 2)
     for worker in range(2):
         assert after[worker][0] == before[worker][-1]
         assert len(set(before[worker]) & set(after[worker])) >= 8
@@ -83,9 +83,9 @@ def test_one_place_is_shared_because_others_would_wait() -> None:
 
 
 def test_a_worker_with_rows_due_gets_fewer() -> None:
-    of = at_random(20)
+    places_of = at_random(20)
     load: dict[int, int] = defaultdict(int)
-    for task in Windows(2, 512, None).cut(of, [200, 0]).tasks:
+    for task in Windows(2, 512, None).cut(places_of, [200, 0]).tasks:
         load[task.worker] += len(task.rows or [])
     assert load[0] < 50 and load[1] > 200
 
@@ -107,10 +107,10 @@ def test_a_batch_in_one_task_lists_no_rows_and_one_without_samples_has_a_task() 
 
 def test_rows_of_a_task_are_in_the_order_of_their_places() -> None:
     """More places than tasks may be: neighbours share tasks, and the rows of each stay together."""
-    of = at_random(100, batches=2, size=200)
+    places_of = at_random(100, batches=2, size=200)
     windows = Windows(1, 8, None)
-    cut = windows.cut(of, [0])
+    cut = windows.cut(places_of, [0])
     assert len(cut.tasks) <= 8
     for task in cut.tasks:
-        places = [of[task.batch][row] for row in task.rows or []]
+        places = [places_of[task.batch][row] for row in task.rows or []]
         assert len(set(places)) == 1 + sum(a != b for a, b in itertools.pairwise(places))

@@ -1,4 +1,4 @@
-"""start(): an epoch that is begun before it is asked for, and is the one that iter() would have begun."""
+"""start(): an epoch begins before iter(), and has the batches that iter() would have given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same, children, iterate, label, rng_states, seed_all
-from test_next_epoch import BATCH, BATCHES, LENGTH, Told, shared
+from test_next_epoch import BATCH, BATCHES, LENGTH, EpochDataset, shared
 from torch.utils.data import IterableDataset
 
 import shmloader
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def loader(**options: Any) -> shmloader.DataLoader[Any]:
-    dataset = options.pop("dataset", None) or Told(LENGTH)
+    dataset = options.pop("dataset", None) or EpochDataset(LENGTH)
     options = {"batch_size": BATCH, "shuffle": True, "num_workers": 2, **options}
     if "sampler" in options:
         options["shuffle"] = None
@@ -53,7 +53,7 @@ BOTH = pytest.mark.parametrize("persistent", [False, True])
     ],
     ids=label,
 )
-def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persistent: bool) -> None:
+def test_the_batches_are_those_of_an_epoch_that_iter_begins(options: dict[str, Any], persistent: bool) -> None:
     if "multiprocessing_context" in options and persistent:
         pytest.skip("a start by spawn takes a second")
     if "prefetch_epochs" in options and not persistent:
@@ -117,7 +117,7 @@ def test_the_state_between_is_of_what_the_user_has_got(epochs: int, persistent: 
 
 @BOTH
 @pytest.mark.parametrize("sampler", [None, "shared"])
-def test_another_epoch_is_told(sampler: Any, persistent: bool) -> None:
+def test_set_epoch_with_another_number(sampler: Any, persistent: bool) -> None:
     """It begins again, and draws nothing twice."""
     given = []
     for begins_early in (False, True):
@@ -134,7 +134,7 @@ def test_another_epoch_is_told(sampler: Any, persistent: bool) -> None:
 
 
 @BOTH
-def test_the_same_epoch_is_told(persistent: bool) -> None:
+def test_set_epoch_with_the_same_number(persistent: bool) -> None:
     with loader(persistent_workers=persistent, sampler=shared()) as made:
         made.set_epoch(2)
         made.start()
@@ -220,7 +220,7 @@ class Own(torch.utils.data.Sampler):
         self.given = 0
 
 
-def test_a_sampler_of_ones_own_that_is_told_another_epoch() -> None:
+def test_an_unknown_sampler_with_another_epoch() -> None:
     with loader(sampler=Own(), batch_size=None) as made:
         made.start()
         made.set_epoch(3)
@@ -257,7 +257,7 @@ def test_in_the_midst_of_an_epoch(persistent: bool) -> None:
         assert len(iterate(made)) == BATCHES
 
 
-def test_in_the_midst_of_an_epoch_whose_next_is_begun_anyway() -> None:
+def test_in_an_epoch_that_prefetches_the_next_one() -> None:
     with loader(persistent_workers=True, prefetch_epochs=True) as made:
         batches = iter(made)
         next(batches)
@@ -295,7 +295,7 @@ def test_a_copy_of_the_loader_takes_nothing() -> None:
         other.close()
 
 
-def test_what_cannot_be_begun_is_told_and_can_be_tried_again() -> None:
+def test_an_epoch_that_cannot_begin_raises_and_can_be_tried_again() -> None:
     class Broken(shmloader.DistributedSampler[Any]):
         broken = True
 
@@ -315,8 +315,8 @@ def test_what_cannot_be_begun_is_told_and_can_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("generator", [None, torch.Generator()], ids=["global", "its own"])
-def test_what_cannot_be_begun_has_drawn_nothing(generator: torch.Generator | None) -> None:
-    class Counted(Told):
+def test_an_epoch_that_cannot_begin_has_drawn_nothing(generator: torch.Generator | None) -> None:
+    class Counted(EpochDataset):
         broken = False
 
         def __len__(self) -> int:
@@ -379,7 +379,7 @@ def test_a_class_that_calls_torchs_method_by_name(options: dict[str, Any], persi
     given = []
     for starts in (False, True):
         seed_all()
-        options = {"dataset": Told(LENGTH), "batch_size": BATCH, "num_workers": 2, **options}
+        options = {"dataset": EpochDataset(LENGTH), "batch_size": BATCH, "num_workers": 2, **options}
         with ByName(persistent_workers=persistent, **options) as made:
             epochs = []
             for _ in range(3):
@@ -391,8 +391,8 @@ def test_a_class_that_calls_torchs_method_by_name(options: dict[str, Any], persi
     assert_same(*given)
 
 
-def test_a_class_that_calls_torchs_method_by_name_and_is_told_another_epoch() -> None:
-    class ToldStream(Stream):
+def test_a_class_that_calls_torchs_method_by_name_with_another_epoch() -> None:
+    class EpochStream(Stream):
         epoch = 0
 
         def set_epoch(self, epoch: int) -> None:
@@ -401,7 +401,7 @@ def test_a_class_that_calls_torchs_method_by_name_and_is_told_another_epoch() ->
         def __iter__(self) -> Any:
             yield from (self.epoch * 100 + k for k in range(4))
 
-    with ByName(ToldStream(), num_workers=1, persistent_workers=True, batch_size=None) as made:
+    with ByName(EpochStream(), num_workers=1, persistent_workers=True, batch_size=None) as made:
         made.start()
         made.set_epoch(2)
         with pytest.raises(

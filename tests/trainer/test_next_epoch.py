@@ -1,4 +1,4 @@
-"""prefetch_epochs: the next epoch is begun while this one's last batches are under way, and is the same."""
+"""prefetch_epochs: the next epoch begins while this one's last batches are under way, and its batches are the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-class Told(Augmented):
+class EpochDataset(Augmented):
     """Samples that show the epoch of their dataset."""
 
     epoch = -1
@@ -41,7 +41,7 @@ class Told(Augmented):
 
 
 def loader(prefetch: bool = True, **options: Any) -> shmloader.DataLoader[Any]:
-    dataset = options.pop("dataset", None) or Told(LENGTH)
+    dataset = options.pop("dataset", None) or EpochDataset(LENGTH)
     options = {"batch_size": BATCH, "shuffle": True, "num_workers": 2, "persistent_workers": True, **options}
     if "sampler" in options or "batch_sampler" in options:
         options["shuffle"] = None
@@ -102,7 +102,7 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
     assert_same(given[1], given[0])
 
 
-def test_it_is_taken_over_and_not_made_anew() -> None:
+def test_it_is_taken_over_and_not_made_again() -> None:
     with loader() as made:
         iterate(made)
         next_epoch = made._iterator._conductor.next
@@ -130,7 +130,7 @@ def test_off_by_default_nothing_is_drawn_early() -> None:
             iterate(made)
             states.append(rng_states())
     seed_all()
-    theirs = torch.utils.data.DataLoader(Told(LENGTH), BATCH, shuffle=True, num_workers=2)
+    theirs = torch.utils.data.DataLoader(EpochDataset(LENGTH), BATCH, shuffle=True, num_workers=2)
     iterate(theirs)
     assert_same(states[0], rng_states())
     torch.empty((), dtype=torch.int64).random_()
@@ -138,7 +138,7 @@ def test_off_by_default_nothing_is_drawn_early() -> None:
 
 
 @pytest.mark.parametrize("sampler", [None, "shared"])
-def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
+def test_set_epoch_contradicts_the_prediction(sampler: Any) -> None:
     numbers = [0, 1, 5, 6, 6, 7]
     given = []
     for prefetch in (False, True):
@@ -155,7 +155,7 @@ def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
     assert [set(epoch[0]["epoch"].tolist()) for epoch in given[1]] == [{epoch} for epoch in numbers]
 
 
-def test_a_sampler_that_is_told_nothing_is_waited_for_once() -> None:
+def test_the_prediction_for_a_sampler_that_never_changes_its_epoch_is_wrong_once() -> None:
     sampler = shared()
     with loader(sampler=sampler) as made:
         first = iterate(made)
@@ -202,7 +202,7 @@ def test_the_state_is_of_what_the_user_has_got(left: int, workers: int, sampler:
     with loader(**options) as again:
         again.load_state_dict(state)
         assert again.state_dict() == state
-        # without workers each epoch draws a seed of its own, but what was begun early has one
+        # without workers each epoch draws a seed of its own, but an epoch that began early has one
         given = [iterate(again) for _ in range(3 if workers else 1 + (state["next"] is not None))]
     assert_same(given, expected[: len(given)])
 
@@ -221,7 +221,7 @@ def test_at_the_end_the_state_is_of_the_next_epoch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_assumed_is_told_to_nobody(workers: int) -> None:
+def test_a_predicted_epoch_does_not_reach_the_sampler(workers: int) -> None:
     """A run is resumed in mid-epoch, and again at that epoch's end.  Nobody calls set_epoch()."""
     seed_all()
     with loader(False, sampler=DistributedSampler(range(LENGTH), 1, 0)) as calm:
@@ -285,7 +285,7 @@ class Teachable(RandomSampler):
         self.epoch = epoch
 
 
-def test_a_sampler_of_ones_own_that_is_told_epochs_is_not_asked_early() -> None:
+def test_an_unknown_sampler_with_set_epoch_is_not_drawn_from_early() -> None:
     with loader(sampler=Teachable(range(LENGTH))) as made:
         for epoch in range(2):
             made.set_epoch(epoch)
@@ -349,7 +349,7 @@ def test_without_workers_it_does_nothing() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=label)
 def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
-    """In neither of the epochs, though the sampler's next epoch is begun in next() as well."""
+    """In neither of the epochs, although next() also begins the sampler's next epoch."""
 
     def made(prefetch: bool) -> Any:
         torch.manual_seed(3)
@@ -417,7 +417,7 @@ def test_ctrl_c_while_the_next_epoch_is_drawn(schedule: str) -> None:
 
 
 def test_ctrl_c_at_any_line_of_iter() -> None:
-    """The epoch that was begun early comes, or the one after it if this one was begun by then."""
+    """The epoch that began early comes, or the one after it if the user had begun that one."""
 
     def press() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -459,7 +459,7 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
 @pytest.mark.parametrize("ended_by", ["close", "close the iterator", "drop"])
 @pytest.mark.parametrize("begun_by", ["prefetch_epochs", "start"])
 def test_a_sampler_with_a_state_loses_no_sample_when_workers_end(ended_by: str, begun_by: str) -> None:
-    """An epoch that was begun early, and that nobody asked for, comes whole when it is asked for."""
+    """An epoch that began early, and was not asked for at once, comes whole when it is asked for."""
 
     class Keeper(Sampler[int]):
         def __init__(self) -> None:

@@ -245,7 +245,7 @@ class Large(Mine):
 
 @pytest.mark.parametrize("kind", [Closed, Large])
 def test_what_cannot_be_compared_is_not_prefetched(kind: Any) -> None:
-    drawn_from._said.clear()
+    drawn_from._warned.clear()
     sampler = kind()
     options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "prefetch_epochs": True}
     with shmloader.DataLoader(Sized(), 4, sampler=sampler, **options) as loader:

@@ -223,7 +223,7 @@ def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.
     assert lines > 15
 
 
-def test_an_interrupted_sampler_that_may_not_repeat_itself_says_so() -> None:
+def test_an_interrupted_sampler_that_may_not_repeat_itself_is_an_error() -> None:
     class Mine:
         drawn = 0
 

@@ -133,8 +133,8 @@ def test_rows_that_are_objects_land_where_they_belong() -> None:
 def test_rows_are_large_and_batches_are_kept() -> None:
     rows = [torch.full((3, 200, 70 + k // 32), k, dtype=torch.int32) for k in range(96)]
     with shmloader.DataLoader(Items(rows), 8, num_workers=2, group_by=of_five, spare_slots=1) as loader:
-        kept = list(loader)
-    for k, batch in enumerate(kept):
+        batches = list(loader)
+    for k, batch in enumerate(batches):
         assert_same(batch, torch.stack(rows[8 * k : 8 * k + 8]))
 
 
@@ -474,7 +474,7 @@ def test_the_words_of_the_option_are_read_when_an_epoch_begins() -> None:
 # ------------------------------------------------------------------------------------------------ with other options
 
 
-def test_the_next_epoch_is_begun_while_this_ones_last_batches_are_under_way() -> None:
+def test_the_next_epoch_begins_while_this_ones_last_batches_are_under_way() -> None:
     asked = []
 
     def place(index: int) -> int:

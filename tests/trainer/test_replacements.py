@@ -113,7 +113,7 @@ def test_torchs_samplers_over_something_shorter(sampler: Any) -> None:
     [None, Silent(), Wrapping(Silent()), RandomSampler(range(LENGTH))],
     ids=lambda given: type(given).__name__,
 )
-def test_all_where_it_does_not_say_or_gives_all(sampler: Any) -> None:
+def test_the_pool_is_everything_if_the_sampler_declares_none_or_all(sampler: Any) -> None:
     assert numbers(sampler=sampler) == list(range(LENGTH))
 
 

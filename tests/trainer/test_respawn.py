@@ -122,9 +122,9 @@ def test_indices_that_are_tensors(tmp_path: pathlib.Path, options: dict[str, Any
         list(loader)
 
 
-def remembering(batch: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
-    kept.append(default_collate(batch))
-    return kept[-1]
+def remembering(batch: list[Any], seen: list[Any] = []) -> Any:  # noqa: B006
+    seen.append(default_collate(batch))
+    return seen[-1]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_stream_cannot_go_on() -> None:
 
 
 @pytest.mark.parametrize("dead", [0, 1])
-def test_raising_says_what_was_held(tmp_path: pathlib.Path, dead: int) -> None:
+def test_the_error_names_the_batches_that_were_held(tmp_path: pathlib.Path, dead: int) -> None:
     index = 8 + 4 * dead  # batch 2 or 3
     loader = shmloader.DataLoader(Deadly(tmp_path, {index: 1}), batch_size=4, num_workers=2, persistent_workers=True)
     iterator = iter(loader)
@@ -221,7 +221,7 @@ def test_raising_says_what_was_held(tmp_path: pathlib.Path, dead: int) -> None:
 # ------------------------------------------------------------------------------------------------------------ hanging
 
 
-def test_a_timeout_says_who_holds_what_and_where(tmp_path: pathlib.Path) -> None:
+def test_a_timeout_names_the_worker_its_batch_and_its_line(tmp_path: pathlib.Path) -> None:
     dataset = Deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
     made = time.monotonic()
     iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=3))
@@ -231,7 +231,7 @@ def test_a_timeout_says_who_holds_what_and_where(tmp_path: pathlib.Path) -> None
     waited = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
         next(iterator)
-    told = time.monotonic()
+    raised = time.monotonic()
     lines = str(caught.value).splitlines()
     assert lines[0] == "DataLoader timed out after 3 seconds"
     held = re.fullmatch(
@@ -241,7 +241,7 @@ def test_a_timeout_says_who_holds_what_and_where(tmp_path: pathlib.Path) -> None
     )
     assert held, lines[1]
     hung = float((tmp_path / "hung").read_text())
-    assert waited + 3 - hung - 0.1 <= float(held[1]) <= told - made + 0.1, (made, hung, waited, told)
+    assert waited + 3 - hung - 0.1 <= float(held[1]) <= raised - made + 0.1, (made, hung, waited, raised)
     assert any("test_respawn.py" in line and line.endswith("in hang") for line in lines)
     assert lines[-1].endswith("in _fill"), "how the worker came to be is of no use"
     iterator.close()
@@ -259,7 +259,7 @@ def test_a_worker_that_cannot_answer(tmp_path: pathlib.Path) -> None:
 
 
 class Starting(Augmented):
-    """Takes its time to be unpickled: its worker has begun nothing, and can say nothing."""
+    """Takes seconds to unpickle, so its worker has begun nothing and cannot report anything."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         time.sleep(3)
@@ -271,13 +271,13 @@ def test_a_timeout_while_workers_are_being_started(start: str) -> None:
     """The signal that asks for a worker's stack would kill one that does not expect it yet."""
     loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context=start)
     iterator = iter(loader)
-    said = []
+    texts = []
     for _ in range(2):
         with pytest.raises(RuntimeError) as caught:
             next(iterator)
-        said.append(str(caught.value))
+        texts.append(str(caught.value))
     pid = iterator._workers[0].pid
-    for text in said:
+    for text in texts:
         assert text.startswith("DataLoader timed out after 0.5 seconds\n"), text
         assert f"Worker 0 (pid {pid}) has not begun batch 0 of this epoch (indices [0]). It is here:\n" in text
         assert re.search(r"still being started, or has ended; its state is [A-Z] \(\w+\)", text), text
@@ -342,7 +342,7 @@ def a_crew(ring: Progress, respawn: bool = True) -> Crew:
 @pytest.mark.parametrize("respawn", [False, True])
 @pytest.mark.parametrize("comes", ["the batch", "a death"])
 def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
-    """To ask for a stack takes half a second: what has come by then is no timeout, and nobody is killed for it."""
+    """Asking for a stack takes half a second.  If the batch comes meanwhile, that is no timeout and no kill."""
     crew = a_crew(Progress([[5]], comes), respawn)
     crew.raise_or_kill([5])
     assert not crew.workers[0].killed  # type: ignore[attr-defined]
@@ -550,6 +550,6 @@ def test_a_ring_that_does_not_remember() -> None:
     with BothSides() as ring:
         ring.claim([5, 6])
         for call in (lambda: ring.worker.remember(b"s" * 20_000), ring.worker.recall):
-            with pytest.raises(RuntimeError, match="made without memory for what a worker leaves"):
+            with pytest.raises(RuntimeError, match="made without memory for the random states of workers"):
                 call()
         assert ring.trainer.task(0) == [5, 6], "the first task lies where the memory would"

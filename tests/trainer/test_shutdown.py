@@ -189,7 +189,7 @@ late = Late(it.__next__)
     ],
 )
 def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) -> None:
-    """No thread can be started any more, and the one that watches the workers may have had no time to tell."""
+    """No thread can start now, and the one that watches the workers may have had no time to report."""
     ran = run_script(LATE.replace("MODE", mode).replace("SILENT", str(silent)), seconds=25)
     assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
 

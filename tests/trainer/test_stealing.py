@@ -224,7 +224,7 @@ def test_the_third_death_over_one_batch_whoever_died(tmp_path: pathlib.Path) -> 
         list(loader)
 
 
-def test_a_death_is_told_with_the_rows_that_were_held(tmp_path: pathlib.Path) -> None:
+def test_the_error_of_a_death_has_the_rows_that_were_held(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(Deadly(tmp_path, [7]), 6, num_workers=2, schedule="steal", chunk_size=2)
     held = r"It held (.* and )?rows 0 to 1 of batch 1 of this epoch \(indices \[6, 7\]\)"
     with loader, pytest.raises(RuntimeError, match=held):
@@ -238,7 +238,7 @@ class Hangs(Augmented):
         return super().__getitem__(index)
 
 
-def test_a_batch_that_does_not_come_is_told_with_who_has_it() -> None:
+def test_the_timeout_of_a_batch_names_its_worker() -> None:
     loader = shmloader.DataLoader(Hangs(20), 2, num_workers=2, schedule="steal", timeout=3)
     iterator = iter(loader)
     assert [next(iterator)["i"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]

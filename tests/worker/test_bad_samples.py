@@ -81,10 +81,10 @@ def indices(batches: list[Any]) -> list[int]:
     return [i for batch in batches for i in (batch["i"] if isinstance(batch, dict) else batch[1]).tolist()]
 
 
-def test_bad_samples_are_replaced_counted_and_said_once() -> None:
-    with pytest.warns(RuntimeWarning, match="sample .* raised, and sample .* came in its place") as said:
+def test_bad_samples_are_replaced_counted_and_warned_of_once() -> None:
+    with pytest.warns(RuntimeWarning, match="sample .* raised, and sample .* came in its place") as warned:
         (first, second), found = epochs(1, 2)
-    assert len([one for one in said if "came in its place" in str(one.message)]) == 1  # others may be of the fork
+    assert len([one for one in warned if "came in its place" in str(one.message)]) == 1  # others may be of the fork
     assert found.count == 2 * len(BAD) and {bad.index for bad in found.first} == BAD
     for batches in (first, second):
         given = indices(batches)
@@ -311,7 +311,7 @@ def test_workers_that_persist_know_what_the_sampler_gives_now(options: dict[str,
         assert made.bad_samples.count == 7 + 7 + 13
 
 
-def test_an_epoch_that_was_begun_early_is_drawn_anew_for_another_pool() -> None:
+def test_an_epoch_that_began_early_is_drawn_again_for_another_pool() -> None:
     given = []
     for started in (False, True):
         sampler = SubsetRandomSampler(range(20), torch.Generator().manual_seed(1))

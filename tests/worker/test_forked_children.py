@@ -188,7 +188,7 @@ SAYS = """
         ("raises", "ValueError: in the child", "is no worker"),
     ],
 )
-def test_what_it_says(child: str, says: str, does_not: str) -> None:
+def test_its_message(child: str, says: str, does_not: str) -> None:
     process = start_script(SAYS, child)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and out == "[[0, 1], [2, 3]]\n", f"{out}\n{err}"

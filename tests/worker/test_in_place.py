@@ -136,13 +136,13 @@ def test_samples_are_seeded_one_by_one(options: dict[str, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_other_ways_to_start(start: str) -> None:
-    data = Told()
+    data = WithRowSpec()
     got = iterate(shmloader.DataLoader(data, 4, num_workers=1, multiprocessing_context=start))
     assert_same(got, [default_collate([data[k] for k in range(n, min(n + 4, 10))]) for n in range(0, 10, 4)])
 
 
-class Told(torch.utils.data.Dataset[Any]):
-    """Says what its samples are like, and has been made for nothing else."""
+class WithRowSpec(torch.utils.data.Dataset[Any]):
+    """Has a row_spec, and its __getitem__ raises in workers."""
 
     row_spec: ClassVar[Any] = {"x": torch.empty(2, 3, device="meta"), "y": numpy.empty(2, numpy.int16), "z": None}
 
@@ -151,7 +151,7 @@ class Told(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         if torch.utils.data.get_worker_info() is not None:
-            raise AssertionError("it is told what samples are like")
+            raise AssertionError("row_spec gives the shapes, so __getitem__ should not be called")
         return {"x": torch.full((2, 3), index / 2), "y": numpy.full(2, index, numpy.int16), "z": f"{index}"}
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
@@ -351,7 +351,7 @@ class Batched(Counted):
         return [self.sample(index) for index in indices]
 
 
-def test_the_nearest_class_says_how_samples_are_fetched() -> None:
+def test_the_nearest_class_determines_how_samples_are_fetched() -> None:
     assert compared(Overriding())[1] == 0
     assert compared(Both())[1] == 0 and into_of(Both())[0] is not None
     assert compared(Batched())[1] == 0

@@ -37,8 +37,8 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-class Told(torch.utils.data.Dataset[Any]):
-    """Writes down what it is called with, in the order of the calls, and in which process."""
+class Recording(torch.utils.data.Dataset[Any]):
+    """Records its calls in a file: the process, the method and the index, in order."""
 
     def __init__(self, path: Path, length: int = 24) -> None:
         self.path, self.length, self.epoch = path, length, -1
@@ -66,7 +66,7 @@ class Told(torch.utils.data.Dataset[Any]):
         return [(int(pid), what, int(index)) for pid, what, index in lines]
 
 
-class Epochs(Told):
+class Epochs(Recording):
     def set_epoch(self, epoch: int) -> None:
         self.write("epoch", epoch)
 
@@ -93,7 +93,7 @@ def check_calls(calls: list[tuple[int, str, int]]) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_each_index_once_before_its_sample(options: dict[str, Any], tmp_path: Path) -> None:
-    dataset = Told(tmp_path / "calls")
+    dataset = Recording(tmp_path / "calls")
     epochs = 2
     with loader(dataset, **options) as ours:
         seed_all()
@@ -102,12 +102,12 @@ def test_each_index_once_before_its_sample(options: dict[str, Any], tmp_path: Pa
         if iterator is not None and options.get("prefetch_epochs"):
             ours.close()
     calls = dataset.calls
-    if options.get("prefetch_epochs"):  # a third epoch was begun, and dropped
+    if options.get("prefetch_epochs"):  # a third epoch began, and was dropped
         assert {index for _, what, index in calls if what == "get"} == set(range(24))
     else:
         check_calls(calls)
         assert sum(what == "get" for _, what, _ in calls) == epochs * 24
-    with loader(Told(tmp_path / "none"), **{**options, "look_ahead": 0}) as plain:
+    with loader(Recording(tmp_path / "none"), **{**options, "look_ahead": 0}) as plain:
         seed_all()
         again = [iterate(plain) for _ in range(epochs)]
         assert all(what != "prefetch" for _, what, _ in plain.dataset.calls)
@@ -115,7 +115,7 @@ def test_each_index_once_before_its_sample(options: dict[str, Any], tmp_path: Pa
         assert_same(batches, again)
 
 
-class Held(Told):
+class Held(Recording):
     """The first sample of each worker waits until all that may be open is open."""
 
     def __getitem__(self, index: int) -> Any:
@@ -142,23 +142,23 @@ def test_so_many_batches(k: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_resumed_epoch(method: str, tmp_path: Path) -> None:
-    first = Told(tmp_path / "first")
+    first = Recording(tmp_path / "first")
     with loader(first, multiprocessing_context=method, sample_seeds=True) as ours:
         seed_all()
         iterator = iter(ours)
-        begun = [next(iterator) for _ in range(2)]
+        before = [next(iterator) for _ in range(2)]
         state = ours.state_dict()
     seed_all()
-    whole = iterate(loader(Told(tmp_path / "whole"), look_ahead=0, sample_seeds=True))
-    second = Told(tmp_path / "second")
+    whole = iterate(loader(Recording(tmp_path / "whole"), look_ahead=0, sample_seeds=True))
+    second = Recording(tmp_path / "second")
     with loader(second, multiprocessing_context=method, sample_seeds=True) as other:
         other.load_state_dict(state)
-        assert_same(begun + iterate(other), whole)
+        assert_same(before + iterate(other), whole)
     check_calls(second.calls)
     assert sum(what == "get" for _, what, _ in second.calls) == 16
 
 
-class Killed(Told):
+class Killed(Recording):
     def __getitem__(self, index: int) -> Any:
         flag = self.path.with_name("killed")
         if index == 13 and not flag.exists():
@@ -178,12 +178,12 @@ def test_a_worker_dies(options: dict[str, Any], tmp_path: Path) -> None:
         pid for pid, what, index in calls if (what, index) == ("get", 13)
     }
     check_calls([call for call in calls if call[0] != dead])
-    with loader(Told(tmp_path / "plain"), look_ahead=0, **options) as plain:
+    with loader(Recording(tmp_path / "plain"), look_ahead=0, **options) as plain:
         seed_all()
         assert_same(batches, iterate(plain))
 
 
-class Fails(Told):
+class Fails(Recording):
     def __prefetch__(self, indices: Any) -> None:
         if 9 in indices:
             raise KeyError("no such part")
@@ -224,7 +224,7 @@ def test_an_epoch_is_heard_of_before_its_indices(prefetch_epochs: bool, tmp_path
 
 def test_an_epoch_that_is_left_half_way(tmp_path: Path) -> None:
     """Persistent workers make what was open, so they use what they have prefetched."""
-    dataset = Told(tmp_path / "calls")
+    dataset = Recording(tmp_path / "calls")
     with loader(dataset, persistent_workers=True, look_ahead=2) as ours:
         for _ in range(3):
             next(iter(ours))
@@ -238,7 +238,7 @@ def test_an_epoch_that_is_left_half_way(tmp_path: Path) -> None:
 class Delegates(torch.utils.data.Dataset[Any]):
     """A wrapper that has all attributes of what it wraps."""
 
-    def __init__(self, inner: Told) -> None:
+    def __init__(self, inner: Recording) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
@@ -253,23 +253,23 @@ class Delegates(torch.utils.data.Dataset[Any]):
         return self.inner[len(self) - 1 - index]
 
 
-class Transformed(Told):
+class Transformed(Recording):
     def __getitem__(self, index: int) -> Any:
         return super().__getitem__(index)[1]
 
 
-class Refuses(Told):
+class Refuses(Recording):
     __prefetch__ = None  # type: ignore[assignment]
 
 
 def test_which_datasets_have_it(tmp_path: Path) -> None:
-    for dataset in (Delegates(Told(tmp_path / "a")), Refuses(tmp_path / "b"), range(5), {"a": 1}):
+    for dataset in (Delegates(Recording(tmp_path / "a")), Refuses(tmp_path / "b"), range(5), {"a": 1}):
         assert prefetch_of(dataset) is None
     assert prefetch_of(Transformed(tmp_path / "c")) is not None
 
 
 def wrapped(path: Path) -> dict[str, Any]:
-    a, b = Told(path / "a", 10), Told(path / "b", 14)
+    a, b = Recording(path / "a", 10), Recording(path / "b", 14)
     return {
         "Subset": (Subset(a, [9, 3, 5, 0]), [3, 1, -1], {a: [0, 3, 0]}),
         "Subset of a Subset": (Subset(Subset(a, [9, 3, 5, 0]), [2, 0]), [1, 0], {a: [9, 5]}),

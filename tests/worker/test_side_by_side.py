@@ -360,13 +360,13 @@ def test_a_resumed_epoch(way: str, workers: int) -> None:
     with loader(kind(), num_workers=workers, **options) as ours:
         seed_all()
         batches = iter(ours)
-        begun = [next(batches) for _ in range(2)]
+        before = [next(batches) for _ in range(2)]
         state = ours.state_dict()
     with loader(kind(), num_workers=2, **options) as other:
         other.load_state_dict(state)
         rest = iterate(other)
     seed_all()
-    assert_same(begun + rest, iterate(loader(Plain(), num_workers=0)))
+    assert_same(before + rest, iterate(loader(Plain(), num_workers=0)))
 
 
 @WAYS
@@ -481,7 +481,7 @@ def test_it_is_torchs_without_look_ahead() -> None:
 # ------------------------------------------------------------------------------------------------------------- refused
 
 
-def test_a_dataset_that_does_not_say_that_it_is_thread_safe() -> None:
+def test_a_dataset_that_is_not_marked_as_thread_safe() -> None:
     class Unsafe(Plain):
         thread_safe = False
 

@@ -204,13 +204,13 @@ class Ring:
         self.batches, self.opened_with = {}, {}
         for first, size in zip((0, *accumulate(sizes)), sizes, strict=False):
             self.opened_with.update((seq, (first, size)) for seq in range(first, first + size))
-        of = list(chain.from_iterable(self.windows)) if self.windows else None
+        order = list(chain.from_iterable(self.windows)) if self.windows else None
         for seq in range(self.sequences):
             first, size = self.opened_with[seq]
             together = range(first, first + size)
-            self.batches[seq] = tuple(each for each in together if of is None or of[each] == of[seq])
+            self.batches[seq] = tuple(each for each in together if order is None or order[each] == order[seq])
         firsts = list(dict.fromkeys(self.batches[seq][0] for seq in range(self.sequences)))
-        firsts.sort(key=lambda seq: (self.opened_with[seq], seq if of is None else of[seq]))
+        firsts.sort(key=lambda seq: (self.opened_with[seq], seq if order is None else order[seq]))
         self.then = dict(zip(firsts, [*firsts[1:], self.sequences], strict=True))
         working = (
             self.entries // min(map(len, self.batches.values())) + self.spare - (self.mutant == "a payload too few")
@@ -552,7 +552,7 @@ class Ring:
                 s[TRAINER] = T_HEED if s[ALARMED] else T_ANNOUNCE
                 if mutant == "entries of a batch are freed one by one" and self.go_on(s) == T_OPEN:
                     s[TRAINER] = T_OPEN
-        elif pc == T_TAKE:  # take() asks ready() again, and out of order may be told of a lower one
+        elif pc == T_TAKE:  # take() calls ready() again, which may find a lower one out of order
             if self.is_ready(s, keep=True):
                 s[TRAINER] = self.take(s)
         elif pc == T_ANNOUNCE:

@@ -251,7 +251,7 @@ def test_attribute_fresh_iterators_live_at_once(dataset: Any, workers: int) -> N
     compare(interleaved)
 
 
-def test_attribute_persistent_iterator_begun_anew_half_way() -> None:
+def test_attribute_persistent_iterator_restarted_half_way() -> None:
     def restarted(kind: Any) -> Any:
         seed_all()
         loader = kind(Augmented(6), num_workers=2, persistent_workers=True, shuffle=True)
@@ -396,7 +396,7 @@ def test_attribute_next_runs_under_record_function(dataset: Any, workers: int) -
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_attribute_profilers_pattern_knows_an_asynchronous_loader(workers: int) -> None:
-    patterns = pytest.importorskip("torch.profiler._pattern_matcher", reason="torch 2.14 looks for none any more")
+    patterns = pytest.importorskip("torch.profiler._pattern_matcher", reason="torch 2.14 no longer looks for any")
 
     def matched(kind: Any) -> Any:
         profile = profiled(kind, workers)

@@ -19,8 +19,8 @@ import shmloader
 
 pytestmark = pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict")
 
-# accelerate saves the states of loaders that say this of themselves; told it as an option, it builds torchdata's
-WAYS = ("patched torch, told afterwards", "in torchdata's place")
+# accelerate saves the state of a loader with this attribute; with it as an option, accelerate builds torchdata's loader
+WAYS = ("patched torch, attribute set afterwards", "in torchdata's place")
 
 
 def epochs(folder: pathlib.Path, way: str, seedable: bool, stop: int | None, loads: bool) -> list[Any]:

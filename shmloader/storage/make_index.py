@@ -259,11 +259,11 @@ def _questions(
 def _agree(wanted: Wanted, listings: list[Listing]) -> None:
     """Compare with what a list of `wids` says."""
     for shard, listing in zip(wanted.shards, listings, strict=True):
-        said = wanted.counted.get(shard, listing.samples)
-        if said != listing.samples:
+        expected = wanted.counted.get(shard, listing.samples)
+        if expected != listing.samples:
             raise ValueError(
-                f"{shard} has {listing.samples:,} samples, and the list of shards says {said:,}. Either is of another "
-                "time. Copy the shard again, or make the list again: widsindex create"
+                f"{shard} has {listing.samples:,} samples, and the list of shards says {expected:,}. One of them "
+                "is out of date. Copy the shard again, or make the list again: widsindex create"
             )
 
 
