@@ -44,7 +44,7 @@ def compared(
     outcome = started(ours, program.keep, deadline, prepare)  # both at a time, because each waits for its workers
     expected = run(theirs, 0, deadline)
     if expected.status is None and program.data.habit == "forks":
-        expected = run(theirs, 0, deadline)  # torch's worker may hang there: its child has a lock of the feeder's thread
+        expected = run(theirs, 0, deadline)  # torch's worker may hang there: its child holds a lock
     mine = outcome()
     if found := _alone(program, mine):
         return found
