@@ -98,7 +98,8 @@ class Log:
         """Call next() `count` times, or until the end.
 
         A loader whose batches are cut into chunks reads the indices of a batch before its turn.  If one cannot be cut,
-        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.
+        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.  A batch that is
+        too large for the ring is another one, and counts.
         """
         if iterator is None:  # iter() raised
             return
@@ -111,7 +112,7 @@ class Log:
                 return
             except Exception as error:
                 if self.in_place or type(error).__name__ != "SamplerError":
-                    self.handed += self.bad_batch in (None, self.handed)
+                    self.handed += self.bad_batch in (None, self.handed) or isinstance(error, MemoryError)
                 error_of_program().happened |= isinstance(error, ValueError)
                 self.raised(error, "next()")
                 continue

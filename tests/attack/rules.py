@@ -161,8 +161,9 @@ def _actions(program: Program) -> str | None:
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
             if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, an epoch that is left may have drawn nothing"
-            # the twin of samples that are seeded has one worker
-            others = program.resumes("workers") or (seeds_samples(program) and workers > 1)
+            # the twin of samples that are seeded, or skipped, has one worker
+            alone = seeds_samples(program) or program.get("on_bad_sample")
+            others = program.resumes("workers") or (alone and workers > 1)
             if midway and not fresh and "generator" in program.order.kind and others:
                 return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             if midway and not fresh and unordered:
