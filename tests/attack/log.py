@@ -98,8 +98,8 @@ class Log:
         """Call next() `count` times, or until the end.
 
         A loader whose batches are cut into chunks reads the indices of a batch before its turn.  If one cannot be cut,
-        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.  A batch that is
-        too large for the ring is another one, and counts.
+        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.  A batch
+        that is too large for the ring is another one, and counts.
         """
         if iterator is None:  # iter() raised
             return
