@@ -205,7 +205,7 @@ def _explained(error: OSError) -> OSError:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return OSError(
         error.errno,
-        f"{os.strerror(error.errno)}: the tensors of a dataset reach the workers of a crew as descriptors, and more than "
-        f"{most} of them (ulimit -n) are under way between this user's processes. Raise the limit, or give the dataset "
-        "fewer and larger tensors.",
+        f"{os.strerror(error.errno)}: the tensors of a dataset reach the workers of a crew as descriptors, and more "
+        f"than {most} of them (ulimit -n) are under way between this user's processes. Raise the limit, or give the "
+        "dataset fewer and larger tensors.",
     )
