@@ -127,7 +127,7 @@ def send(channel: socket.socket, packet: Packet) -> None:
         OSError: The kernel has no memory, or too many descriptors are under way (ETOOMANYREFS).
     """
     header, descriptors = packet
-    socket.send_fds(channel, [header], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    socket.send_fds(channel, [header], descriptors, socket.MSG_DONTWAIT)
 
 
 REST_IS_LOST: Packet = _HEADER.pack(0, 0, 0, -1), []  # in place of the last packets of a message
