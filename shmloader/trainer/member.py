@@ -82,6 +82,11 @@ class Member(Crew):
         """Have one worker serve this ring, from this sequence on."""
         shared = self._shared
         inherits = bool(self._given["persists"]) and shared.takes_inheritance(index, self._loader, self._given)
+        if not inherits and (name := shared.defined_later(index, self._given)):
+            raise RuntimeError(
+                f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
+                f"this {name}. Call crew.close(): the next iter() starts workers that have it. Or define it in a module"
+            )
         handed = self._handed.get(inherits)
         if handed is None or not handed.for_all:
             if handed is not None:

@@ -62,6 +62,7 @@ from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 from shmloader.trainer.crew import Crew
+from shmloader.trainer.later_code import Code, code_of_script, defined_later, parts_of
 from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
 from shmloader.worker.crew_loop import SHARED, work_in_crew
@@ -122,6 +123,7 @@ class SharedWorkers(Crew):
         super().__init__(context, signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
+        self._code: list[Code | None] = [None] * count  # that a forked worker has of the script
         self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
 
@@ -165,6 +167,11 @@ class SharedWorkers(Crew):
         """Whether this worker was started with these objects of a loader.  The second time it was not."""
         had = self._inherits[index].pop(number, None)
         return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
+
+    def defined_later(self, index: int, arguments: dict[str, Any]) -> str:
+        """The name of what a loader's objects need, and this worker does not have of the script; empty: none."""
+        code = self._code[index]
+        return "" if code is None else defined_later(parts_of(*(arguments[name] for name in SHARED)), code)
 
     def _inheritance(self) -> Parcel:
         """What workers that are started now are given of the loaders that persist, and that are there."""
@@ -218,6 +225,8 @@ class SharedWorkers(Crew):
             messages.renew(index)
             messages.open(index, ours)
             self._theirs = theirs
+            is_forked = getattr(self._context, "get_start_method", str)() == "fork"
+            self._code[index] = code_of_script() if is_forked else None
             worker = self._start_one(index, 0)
         except BaseException:
             messages.close(index)
