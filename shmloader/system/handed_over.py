@@ -24,6 +24,8 @@ from shmloader.system.spawn_arguments import Pages, Pickler
 AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
 _HEADER = struct.Struct("=iqqi")  # kind, two numbers that the message is of, descriptors
 
+Packet = tuple[bytes, list[int]]  # a header, and descriptors
+
 _given: list[int] = []  # descriptors that came with what is being unpickled
 
 
@@ -109,22 +111,30 @@ class Message(NamedTuple):
             os.close(self.descriptors.pop())
 
 
-def send(channel: socket.socket, kind: int, number: int, first: int = 0, handed: HandedOver | None = None) -> None:
-    """Send a message.
+def packets(kind: int, number: int, first: int = 0, handed: HandedOver | None = None) -> list[Packet]:
+    """What a message consists of: one packet, or several where it has many descriptors."""
+    descriptors = [] if handed is None else handed.descriptors
+    header = _HEADER.pack(kind, number, first, len(descriptors))
+    return [(header, descriptors[at : at + AT_ONCE]) for at in range(0, len(descriptors) or 1, AT_ONCE)]
+
+
+def send(channel: socket.socket, packet: Packet) -> None:
+    """Send a packet, without waiting.
 
     Raises:
+        BlockingIOError: The socket is full.
         ConnectionError: The other process is gone.
+        OSError: The kernel has no memory, or too many descriptors are under way (ETOOMANYREFS).
     """
-    descriptors = [] if handed is None else handed.descriptors
-    packet = _HEADER.pack(kind, number, first, len(descriptors))
-    if not descriptors:
-        channel.send(packet)
-    for at in range(0, len(descriptors), AT_ONCE):
-        socket.send_fds(channel, [packet], descriptors[at : at + AT_ONCE])
+    header, descriptors = packet
+    socket.send_fds(channel, [header], descriptors, socket.MSG_DONTWAIT)
+
+
+REST_IS_LOST: Packet = _HEADER.pack(0, 0, 0, -1), []  # in place of the last packets of a message
 
 
 def receive(channel: socket.socket) -> Message | None:
-    """The next message; None where the other end is closed.
+    """The next message; None where the other end is closed.  One whose rest is lost has the kind 0.
 
     Raises:
         OSError: This process may open no more files.
@@ -140,8 +150,11 @@ def receive(channel: socket.socket) -> Message | None:
                 raise OSError("no descriptor is left for what the trainer has sent (ulimit -n)")
             return None
         kind, number, first, count = _HEADER.unpack(packet)
-        if len(descriptors) == count:
-            return Message(kind, number, first, descriptors)
+        message = Message(kind, number, first, descriptors)
+        if count < 0:
+            message.close()
+        if len(descriptors) == max(0, count):
+            return message
 
 
 class Unpacking:

@@ -9,7 +9,8 @@ NOTE [ Signals ]
     2. So these stretches are `held()`: a signal is noted, and its handler is called after the stretch.  Blocking the
        signal is not enough.  A signal belongs to the process, and if the main thread has blocked it, another thread
        takes it (numpy alone starts some).  Python then runs the handler in the main thread anyway.
-    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.
+    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  What comes
+       in a stretch within that is handled at the end of the inner stretch.
     4. A stretch that lasts longer than LONGEST hangs, so a signal that comes then is handled at once.
     5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
        former handlers, and gets none of the noted signals.  A spawned process inherits no handlers.
@@ -134,6 +135,8 @@ class held:
         hold.open = self._was_open
         if hold.depth > 1:
             hold.depth -= 1
+            if hold.open:  # within let_through(), which may wait long
+                self._deliver(hold)
             return
         _hold = None  # before anything that may raise, and so that the collector makes its own
         try:
@@ -170,13 +173,14 @@ class held_in_del(held):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._hold is not None:
             self._hold.in_del = self._was_in_del
-            if self._hold.noted and self._hold.depth == 1:
+            if self._hold.noted and (self._hold.depth == 1 or self._was_open):
                 vars(self._dying).clear()  # calls that the death of these makes would be interrupted in vain
         super().__exit__(kind, error, at)
 
     def _deliver(self, hold: _Hold) -> None:
         if hold.noted:
             self._dying._signals = late(hold.noted)
+            hold.noted = set()
 
 
 class let_through:

@@ -16,7 +16,7 @@ from shmloader.system.signals import held, let_through
 from shmloader.trainer.crew import PATIENCE, Crew
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
-from shmloader.worker.crew_loop import JOIN, PART, SHARED
+from shmloader.worker.crew_loop import SHARED
 
 
 class Member(Crew):
@@ -58,7 +58,6 @@ class Member(Crew):
         self.active = False
         self._given: dict[str, Any] = {}
         self._handed: dict[bool, HandedOver] = {}
-        self._parted: dict[int, int] = {}  # by worker, the number of the message to part
 
     # ------------------------------------------------------------------------------------------------- joining
 
@@ -83,12 +82,18 @@ class Member(Crew):
         """Have one worker serve this ring, from this sequence on."""
         shared = self._shared
         inherits = bool(self._given["persists"]) and shared.takes_inheritance(index, self._loader, self._given)
+        if not inherits and (name := shared.defined_later(index, self._given)):
+            raise RuntimeError(
+                f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
+                f"this {name}. Call crew.close(): the next iter() starts workers that have it. Or define it in a module"
+            )
         handed = self._handed.get(inherits)
         if handed is None or not handed.for_all:
             if handed is not None:
                 handed.close()
             handed = self._handed[inherits] = self._hand_over(inherits)
-        shared.signals.send(index, JOIN, self.number, first, handed)
+        worker = shared.workers[index]
+        shared.signals.messages.join(index, self.number, first, handed, lambda: runs(worker))
 
     def _hand_over(self, inherits: bool) -> HandedOver:
         given = {name: part for name, part in self._given.items() if not (inherits and name in SHARED)}
@@ -203,8 +208,8 @@ class Member(Crew):
         return any(self._may_fill(index) for index in range(len(self.workers)))
 
     def _may_fill(self, index: int) -> bool:
-        worker, number = self.workers[index], self._parted.get(index)
-        if self._shared.workers[index] is worker and number is not None and self._shared.board.has_heard(index, number):
+        worker, shared = self.workers[index], self._shared
+        if shared.workers[index] is worker and shared.signals.messages.has_parted(index, self.number):
             return False
         if not runs(worker):
             return False
@@ -230,6 +235,7 @@ class Member(Crew):
                 finally:
                     self._close_handed()
                     self._shared.signals.members.pop(self.number, None)
+                    self._shared.signals.messages.forget(self.number)
                     self._given = {}
                     self.ended = True
 
@@ -238,14 +244,14 @@ class Member(Crew):
         with self._changing:
             for index, worker in enumerate(self.workers):
                 if not self._shared.has_died(index, worker):
-                    self._parted[index] = self._shared.signals.send(index, PART, self.number)
+                    self._shared.signals.messages.part(index, self.number)
 
     def _wait_for_those_who_fill(self) -> None:
         end = time.monotonic() + PATIENCE
         for index in range(len(self.workers)):
             while self._may_fill(index) and (left := end - time.monotonic()) > 0:
                 with let_through():
-                    self._shared.board.wait_heard(index, self._parted.get(index, 0), left)
+                    self._shared.signals.messages.wait_parted(index, self.number, left)
         late = [index for index in range(len(self.workers)) if self._may_fill(index)]
         if late and all(other is self for other in self._shared.signals.living()):
             for index in late:  # nobody else needs it, and the next one to join has another started

@@ -38,7 +38,6 @@ keep twice the processes and twice the memory, or start workers for each pass.  
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -57,15 +56,16 @@ from shmloader.core.ring import Mapping
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
-from shmloader.system.handed_over import Channel, HandedOver
 from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.signals import held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 from shmloader.trainer.crew import Crew
+from shmloader.trainer.later_code import Code, code_of_script, defined_later, parts_of
+from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
-from shmloader.worker.crew_loop import JOIN, LEAVE, SHARED, work_in_crew
+from shmloader.worker.crew_loop import SHARED, work_in_crew
 
 MOST_WORKERS = 0xFFFF
 
@@ -79,8 +79,7 @@ class _Signals:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.members: dict[int, weakref.ref[Any]] = {}
-        self.channels: list[Channel | None] = [None] * board.workers
-        self.joins: list[dict[int, int]] = [{} for _ in range(board.workers)]  # by message, which ring
+        self.messages = Messages(board)
         self.stopped = False
 
     def living(self) -> list[Any]:
@@ -93,30 +92,11 @@ class _Signals:
         for member in self.living():
             member.note_deaths()
 
-    def send(self, index: int, kind: int, number: int = 0, first: int = 0, handed: HandedOver | None = None) -> int:
-        """Send a worker a message.  Returns its number on the board; one that is dead hears nothing."""
-        channel = self.channels[index]
-        if channel is None:
-            return 0
-        with contextlib.suppress(OSError):  # it has died; the kernel tells the watching thread
-            handed_over.send(channel.socket, kind, number, first, handed)
-        message: int = self.board.notify(index)
-        if kind == JOIN:
-            joins = self.joins[index]
-            self.joins[index] = {at: ring for at, ring in joins.items() if not self.board.has_heard(index, at)}
-            self.joins[index][message] = number
-        return message
-
-    def joining(self, index: int) -> int | None:
-        """The ring that a worker was about to join, or had begun to: the message is the next that it is to hear."""
-        heard = self.board.has_heard
-        return next((r for at, r in self.joins[index].items() if heard(index, at - 1) and not heard(index, at)), None)
-
     def stop(self) -> None:
         """Have all workers leave."""
         self.stopped = True
         for index in range(self.board.workers):
-            self.send(index, LEAVE)
+            self.messages.leave(index)
 
 
 class SharedWorkers(Crew):
@@ -143,6 +123,7 @@ class SharedWorkers(Crew):
         super().__init__(context, signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
+        self._code: list[Code | None] = [None] * count  # that a forked worker has of the script
         self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
 
@@ -187,6 +168,11 @@ class SharedWorkers(Crew):
         had = self._inherits[index].pop(number, None)
         return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
 
+    def defined_later(self, index: int, arguments: dict[str, Any]) -> str:
+        """The name of what a loader's objects need, and this worker does not have of the script; empty: none."""
+        code = self._code[index]
+        return "" if code is None else defined_later(parts_of(*(arguments[name] for name in SHARED)), code)
+
     def _inheritance(self) -> Parcel:
         """What workers that are started now are given of the loaders that persist, and that are there."""
         given: dict[str, dict[int, Any]] = {name: {} for name in SHARED}
@@ -228,22 +214,22 @@ class SharedWorkers(Crew):
 
     def _start_member(self, index: int) -> None:
         """Start the process that is this worker from now on."""
-        board, channels = self.board, self.signals.channels
+        messages = self.signals.messages
         ours, theirs = handed_over.pair()
         try:
             if index < len(self.workers):
                 self.held_by(self.workers[index], index)  # the board knows it until it is renewed
             # The collector may end an iterator in here, which sends a message.  It goes to neither process: the new one
             # would count a message that is not in its socket, and wait for it for ever.
-            before, channels[index] = channels[index], None
-            if before is not None:
-                before.close()
-            board.renew(index)
-            self.signals.joins[index] = {}
-            channels[index], self._theirs = ours, theirs
+            messages.close(index)
+            messages.renew(index)
+            messages.open(index, ours)
+            self._theirs = theirs
+            is_forked = getattr(self._context, "get_start_method", str)() == "fork"
+            self._code[index] = code_of_script() if is_forked else None
             worker = self._start_one(index, 0)
         except BaseException:
-            channels[index] = None
+            messages.close(index)
             ours.close()
             raise
         finally:
@@ -276,7 +262,7 @@ class SharedWorkers(Crew):
         """
         if worker not in self._held_by:
             holders = [member.number for member in self.signals.living() if member.holds(index, worker)]
-            self._held_by[worker] = holders[0] if holders else self.signals.joining(index)
+            self._held_by[worker] = holders[0] if holders else self.signals.messages.joining(index)
         return self._held_by[worker]
 
     # ----------------------------------------------------------------------------------------------- who is at work
@@ -308,9 +294,9 @@ class SharedWorkers(Crew):
         try:
             self.stop()
         finally:
-            for index, channel in enumerate(self.signals.channels):
-                if channel is not None and not (index < len(self.workers) and runs(self.workers[index])):
-                    channel.close()
+            for index in range(self.count):
+                if not (index < len(self.workers) and runs(self.workers[index])):
+                    self.signals.messages.close(index)
             if self._templates is not None:
                 self._templates.leave(self)
             self._segment.close()

@@ -29,7 +29,7 @@ from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 
-JOIN, PART, LEAVE = 1, 2, 3  # kinds of messages
+JOIN, PART = 1, 2  # kinds of messages; 0: what one should say is lost
 SHARED = ("dataset", "collate_fn", "init_fn")  # of a loader, what a worker may have been started with
 
 
@@ -42,7 +42,7 @@ def work_in_crew(
     outlives: bool,
     arguments: dict[str, Any],
 ) -> None:
-    """Be worker number `worker_id` of a crew, until a message says to leave.
+    """Be worker number `worker_id` of a crew, until the trainer closes its end of the channel.
 
     Args:
         segment: The board's memory.
@@ -127,7 +127,7 @@ class _CrewLoop:
         self._current: _Seat | None = None
 
     def run(self) -> None:
-        """Make batches, and do what messages say, until one says to leave."""
+        """Make batches, and do what messages say, until the trainer closes its end."""
         try:
             while True:
                 claimed = self._hand.claim(self._sides)
@@ -156,17 +156,19 @@ class _CrewLoop:
             self._current = None
 
     def _obey(self) -> bool:
-        """Do what the next message says; false where it says to leave."""
+        """Do what the next message says; false where there are no more."""
         message = handed_over.receive(self._channel.socket)
-        if message is None or message.kind == LEAVE:
+        if message is None:
             return False
         if message.kind == JOIN:
             self._join(message)
             self._hand.heard()
-        else:
+        elif message.kind == PART:
             frozen = self._part(message.number)
             self._hand.heard()  # first, because the trainer may wait for it
             self._collect(frozen)
+        else:
+            self._hand.heard()
         return True
 
     def _join(self, message: Message) -> None:

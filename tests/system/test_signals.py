@@ -109,12 +109,14 @@ def test_what_is_let_through_is_heard_at_once_and_only_there() -> None:
                 steps.append(2)
         with pytest.raises(KeyboardInterrupt), let_through():
             steps.append("not reached")
-        with let_through(), held(), contextlib.suppress(KeyboardInterrupt):
-            press()
-            steps.append(3)  # it is held again: the collector may end an iterator anywhere
         with pytest.raises(KeyboardInterrupt), let_through():
-            steps.append("not reached")
-    assert steps == [1, 2, 3]
+            with held(), contextlib.suppress(KeyboardInterrupt):
+                press()
+                steps.append(3)  # it is held again: the collector may end an iterator anywhere
+            steps.append("not reached: a wait comes here")
+        with let_through():
+            steps.append(4)
+    assert steps == [1, 2, 3, 4]
     with let_through():
         press_now()
 
@@ -274,6 +276,20 @@ def test_what_comes_while_an_object_dies_is_heard_behind_it(callback: None, in_v
         del dying
         assert not watched
     assert not in_vain
+
+
+def test_what_comes_while_an_object_dies_in_a_wait_is_heard_behind_it(callback: None, in_vain: list[Any]) -> None:
+    steps = []
+    with held():
+        dying = Dying()
+        with pytest.raises(KeyboardInterrupt), let_through():
+            del dying
+            for _ in range(9):
+                pass
+            steps.append("not reached: a wait comes here")
+        with let_through():
+            steps.append(1)
+    assert steps == [1] and not in_vain
 
 
 def test_what_comes_while_an_object_dies_is_heard_behind_its_attributes(in_vain: list[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -19,6 +20,7 @@ from conftest import assert_same, iterate, rng_states, seed_all
 from torch.utils.data import ConcatDataset, Subset, default_collate
 
 import shmloader
+from shmloader.worker import runners, side_by_side
 
 COROUTINES: dict[str, Any] = {"look_ahead": 2}
 THREADS: dict[str, Any] = {"worker_threads": 3}
@@ -176,6 +178,34 @@ def test_so_many_are_under_way(kind: Any, options: dict[str, Any], needed: int, 
 
 
 # ------------------------------------------------------------------------------------------------------ what goes wrong
+
+
+class Meet:
+    """Its second sample waits for the third, which is the next batch's."""
+
+    def __init__(self) -> None:
+        self.third = asyncio.Event()
+
+    async def __getitem__(self, index: int) -> bool:
+        if index == 1:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.third.wait(), 20)
+        if index == 2:
+            self.third.set()
+        return self.third.is_set()
+
+
+def test_samples_read_before_the_first_was_known_are_begun_with_the_first_batch() -> None:
+    dataset = Meet()
+    runner = runners.Coroutines(dataset)
+    try:
+        side = side_by_side.SideBySide(dataset, runner, None, None)
+        side.begin(0, [0, 1], 0, 0)
+        side.begin(1, [2, 3], 0, 0)
+        assert side.samples(0, [0, 1], 0, 0) == [False, True]
+        assert side.samples(1, [2, 3], 0, 0) == [True, True]
+    finally:
+        runner.close()
 
 
 class Bad(Plain):
