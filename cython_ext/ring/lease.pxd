@@ -32,6 +32,8 @@ cdef class Lease:
 
     # Have the batch of these sequences, which are ready.
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
+    # Know what was said of it, and nothing more yet.
+    cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     cdef int retire(self) except -1     # the workers that keep the payload have it; this lease has it no more
     cdef answer_copy *answer(self, int chunk) except NULL
     # What its workers said, each word of which was read once and is looked at before it is used.

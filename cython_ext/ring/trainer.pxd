@@ -2,10 +2,13 @@
 """What the trainer does with the ring: open sequences, wait for them, take their batches, look after dead workers."""
 
 from libc.stdint cimport uint32_t, uint64_t
+from posix.time cimport timespec
 
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.lease cimport Lease
+from shmloader.core.private_view cimport PrivateView
+from shmloader.core.readers cimport Readers
 from shmloader.core.ring cimport Ring
 from shmloader.core.sequences cimport Sequences, ring_given
 from shmloader.core.free_slots cimport Slots
@@ -19,6 +22,8 @@ cdef class TrainerSide(Ring):
     cdef readonly Sequences sequences   # those in flight
     cdef readonly Slots slots           # whose each payload is
     cdef readonly Turns turns           # measures them
+    cdef readonly Readers readers       # the other processes that read; None: there are none
+    cdef PrivateView view               # what this process sees of the payloads then
     cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
     cdef readonly EpochCounts next      # the one whose batches are opened behind all of the current one's; None: none is
     cdef readonly int under_way         # batches opened and not taken, of both
@@ -40,6 +45,9 @@ cdef class TrainerSide(Ring):
     cdef bint dropped                   # the words are unmapped
 
     cpdef bint has_room(self, int chunks=*) except -1
+    cdef bint may_open(self) noexcept                   # another batch; asked only where others read
+    cdef bint can_go_on(self) noexcept                  # a batch is ready; or where others read, one can be opened
+    cdef readonly bint wants_room       # a batch could not be opened, for readers have not taken what is before it
     cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
@@ -54,5 +62,6 @@ cdef class TrainerSide(Ring):
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1
+    cdef int sleep_for_room(self, timespec *deadline) except -1
     cdef int forget_epochs(self) except -1
     cdef void drop_words(self) noexcept

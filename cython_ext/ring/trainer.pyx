@@ -22,6 +22,8 @@ from clock cimport now, until
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.lease cimport Lease
+from shmloader.core.private_view cimport PrivateView
+from shmloader.core.readers cimport Readers
 from shmloader.core.ring cimport (
     FILLED, KEPT, SKIPPED, SKIPPED_KEPT, Ring, check_index,
 )
@@ -77,6 +79,7 @@ cdef class TrainerSide(Ring):
         self.header.version = RING_VERSION
         self.header.workers, self.header.entries = self.workers, self.entries
         self.header.payloads, self.header.in_order = self.payloads, self.in_order
+        self.header.readers = self.readers is not None
         self.header.magic = RING_MAGIC
 
     def __dealloc__(self):
@@ -87,7 +90,34 @@ cdef class TrainerSide(Ring):
     cpdef bint has_room(self, int chunks=1) except -1:
         """Whether a batch of so many chunks can be opened."""
         self.mapping.check_open()
-        return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
+        return (self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
+                and (self.readers is None or self.readers.have_room(chunks, self.batches)))
+
+    cdef bint may_open(self) noexcept:
+        """Where others read."""
+        if self.under_way >= self.most:
+            return False
+        self.wants_room = not self.readers.have_room(1, self.most)
+        return not self.wants_room
+
+    cdef bint can_go_on(self) noexcept:
+        if self.sequences.find_ready():
+            return True
+        return self.wants_room and self.readers.have_room(1, self.most)
+
+    def read_elsewhere(self, bint reads) -> Readers:
+        """Let other processes read the batches too: NOTE [ Readers ].  Before format().
+
+        Args:
+            reads: whether this process does; then it sees what lies in the payloads through a view of its own.
+        """
+        self.mapping.check_open()
+        self.readers = Readers(self, self.sequences, self.slots, reads)
+        self.slots.share(self)
+        if reads:
+            self.view = PrivateView(self, self.segment.fd)
+            self.lent_from = self.view.base
+        return self.readers
 
     def begin_epoch(self, EpochCounts epoch=None, bint batched=True, dataset_epoch=None, uint64_t seed=0,
                     bint drops=False) -> None:
@@ -295,6 +325,8 @@ cdef class TrainerSide(Ring):
         entry.ask.epoch, entry.ask.dataset_epoch, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
         self.sequences.opened(task.worker, task.payload, task.chunks, task.row, task.rows, task.batch, task.samples,
                               cell, now())
+        if self.readers is not None:
+            self.readers.open(&self.sequences.given[sequence % self.entries], epoch.serial)
         ring_open(entry, sequence, task.worker)
         if task.worker == RING_ANY:
             self.ring_one()
@@ -343,7 +375,7 @@ cdef class TrainerSide(Ring):
         """
         if self.mapping.closed or self.alarmed:
             return False
-        if self.sequences.find_ready():
+        if self.sequences.find_ready() or (self.wants_room and self.can_go_on()):
             return True
         self.inside += 1
         try:
@@ -362,9 +394,14 @@ cdef class TrainerSide(Ring):
                 while k < budget and not self.sequences.find_ready() and spin_once(&self.spin):
                     k += 1
             spin_learn(&self.spin, k, self.sequences.find_ready())
-        while not self.mapping.closed and not self.sequences.find_ready():
+        while not self.mapping.closed and not (self.sequences.find_ready() or (self.wants_room and self.can_go_on())):
             if self.alarmed or error == ETIMEDOUT:
                 return False
+            if self.wants_room:     # what has_free() sorts is under the GIL
+                error = self.sleep_for_room(&deadline if limited else NULL)
+                if error == EINTR:
+                    PyErr_CheckSignals()
+                continue
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
@@ -377,6 +414,17 @@ cdef class TrainerSide(Ring):
                 PyErr_CheckSignals()
         return not self.mapping.closed
 
+    cdef int sleep_for_room(self, timespec *deadline) except -1:
+        """Sleep until a batch is ready, or can be opened."""
+        cdef uint32_t seen = ring_announce(&self.header.ready_bell)
+        cdef int error = 0, lost = self.sequences.lost()
+        if lost and not self.alarmed:
+            raise self.sequences.overwritten(lost - 1)
+        if not self.can_go_on() and not self.alarmed:
+            with nogil:
+                error = ring_sleep(&self.header.ready_bell, seen, deadline)
+        return error
+
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died.
 
@@ -386,6 +434,8 @@ cdef class TrainerSide(Ring):
             return
         self.alarmed = True
         ring_toll(&self.header.ready_bell)
+        if self.readers is not None:
+            ring_toll(&self.header.reader_bell)
 
     def clear_alarm(self) -> None:
         """The alarm was looked after."""
@@ -405,6 +455,8 @@ cdef class TrainerSide(Ring):
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
+        if self.view is not None:
+            self.view.lend(given.payload, lease.bytes)
         self.taken = given.sequence
         reading.number, reading.samples, reading.worker = given.batch, given.samples, given.worker
         self.cell_owners.took(given.cell, ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size))
@@ -488,6 +540,10 @@ cdef class TrainerSide(Ring):
         self.forget_epochs()
         self.turns.close()
         self.mapping.closed = True
+        if self.readers is not None:    # the memory goes with the last process that maps it
+            if not self.readers.any_reads:
+                self.slots.close()
+            return
         if self.board is None:      # a crew's worker may look at the words until it has heard that they are gone
             self.mapping.give_back(0, self.slot_at)
         self.slots.close()

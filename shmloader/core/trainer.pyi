@@ -6,6 +6,7 @@ from typing import Any, final
 from shmloader.core.epoch_counts import EpochCounts
 from shmloader.core.free_slots import Slots
 from shmloader.core.lease import Lease
+from shmloader.core.readers import Readers
 from shmloader.core.ring import Memory, Ring
 from shmloader.core.sequences import Sequences
 from shmloader.core.turns import Meter, Turns
@@ -34,6 +35,8 @@ class TrainerSide(Ring):
         dumps: Callable[[Any], bytes] = ...,
         meter: Meter | None = ...,
     ) -> None: ...
+    readers: Readers | None
+    def read_elsewhere(self, reads: bool) -> Readers: ...
     def format(self, label: bytes = ...) -> None: ...
     def has_room(self, chunks: int = ...) -> bool: ...
     def begin_epoch(

@@ -148,6 +148,10 @@ class Source(Indices):
             return {**self._begun_from, "sampler_state": None, "used_up": False}
         return {**self._begun_from, **self._notes.behind(batches)}
 
+    def told(self) -> dict[str, Any] | None:
+        """The same, where it does not depend on how many; None if it does, because the sampler keeps a state."""
+        return self.state(0) if self._notes is None else None
+
     def belongs_to(self, epoch: Epoch) -> None:
         """Keep the notes that a state of this epoch may need, from the user's last batch on."""
         if self._notes is not None:
