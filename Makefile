@@ -148,8 +148,8 @@ suite: $(STAMP)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) $(ARGS)
 
 # What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), 200 where several processes
-# read one loader (two), all scenarios of tests/chaos by turns (seven), the tests marked long (eight).  As a gate it draws from one seed, so that it says the same of a change
-# and of main.
+# read one loader (two), all scenarios of tests/chaos by turns (seven), the tests marked long (eight).  As a gate it
+# draws from one seed, so that it says the same of a change and of main.
 KILLS ?= 200
 CHAOS ?= 420
 test-long: LONG := $(or $(SEED),1)

@@ -20,8 +20,8 @@ CORE = {
     "figures": ("figures", "log", "onlooker"),
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
-        *("indices", "epoch_counts", "task_writer", "window", "trainer", "next_batch", "reader"),
-        *("lane", "fill", "handover", "worker", "board"),
+        *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "next_batch"),
+        *("attached", "lane", "fill", "handover", "worker", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

@@ -260,7 +260,7 @@ static inline uint64_t ring_word(const ring_payload *p)
 static inline void ring_mark_due(ring_payload *p, uint32_t readers)
 { atomic_store_explicit(&p->word, ring_due(readers), memory_order_release); }
 
-/* acq_rel, by the conductor, for a reader that joins at a batch that was opened before: as ring_mark_due. */
+/* acq_rel, by the conductor, when a reader joins at a batch that was opened before: as ring_mark_due. */
 static inline void ring_add_due(ring_payload *p, uint32_t reader)
 { atomic_fetch_or_explicit(&p->word, ring_due(reader), memory_order_acq_rel); }
 

@@ -389,8 +389,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if self.readers is not None:
             raise RuntimeError(
-                "start() begins an epoch before it is asked for, and readers= has all ranks begin it together: call "
-                "iter() instead, in all of them"
+                "start() begins an epoch early, and with readers= all ranks begin it together. Call iter() instead, in "
+                "all of them."
             )
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")

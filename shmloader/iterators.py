@@ -75,8 +75,8 @@ def options_of(loader: Any) -> Options:
     check_requirements(loader, options)
     if options.readers is not None and not loader.num_workers:
         raise ValueError(
-            "readers shares what workers make, but got num_workers=0: give it workers; the group's first rank starts "
-            "them, the others start none"
+            "readers shares what workers make, but got num_workers=0. Give it workers. The group's first rank starts "
+            "them, and the others start none."
         )
     return options
 

@@ -12,24 +12,24 @@ not taken its batch yet, `held` those that read or lend it.
 
     conductor: open(s)      picks a payload whose word is 0; due = all readers that are there; then OPEN(s) as ever
     worker:    publish()    as ever; then rings the readers' bell too, on which all of them sleep
-    reader:    take(s)      sees READY(s), copies what the workers said out of the entries, and then moves its bit from
+    reader:    take(s)      sees READY(s), copies what the workers wrote out of the entries, and then moves its bit from
                             due to held, with one CAS.  If due is 0 now, it rings the conductor's bell
     reader:    let go       its lease dies: clears its bit in held.  If the word is 0 now, it rings that bell
     conductor: admit()      gives an index.  Only what is opened later names it, or what is named to it now: batches that
                             the ring still has, whose payloads nobody was given since
     conductor: drop(r)      clears its bit in due of all payloads.  A bit that has moved to held stays
-    conductor: bury(r)      r is dead (its pidfd is readable), or it has said goodbye and holds nothing: clears both
+    conductor: bury(r)      r is dead (its pidfd is readable), or it has closed and holds nothing: clears both
                             bits, and tolls both bells.  Only now may the index be given again
 
     1. Entry s is opened as s + R when no reader is due for s, and the conductor has taken it.  Readers take in order,
        so one number, `all_took`, says up to where that is so.
     2. A payload is filled when its word is 0 and the conductor does not lend it.
-    3. What a reader copies out of the entries may be torn only if it was dropped meanwhile: while it is due, they are
+    3. A reader's copy of the entries may be torn only if the reader was dropped meanwhile: while it is due, they are
        not opened again.  Then its CAS fails, and it drops what it copied.
     4. The word needs no generation.  A dropped reader's bit is never set again while that reader may still take, so its
-       CAS cannot meet a word that looks the same and is not.  A reader that lives says goodbye when it has made sure
-       that it takes nothing more (ReaderSide.leave()).  Its bit is given again only when it is in no word: otherwise
-       the death of who has it next would take from it what it lends.
+       CAS cannot meet a word that looks the same and is not.  A reader that lives first makes sure that it takes nothing
+       more (AttachedSide.leave()), and then closes its connection.  Its bit is given again only when it is in no word.
+       Otherwise the death of the next reader with that bit would free what the first one lends.
     5. A reader that holds `spare` payloads copies the next batch out and lets go at once.  So the ring has one payload
        for each batch under way, and the spares of all; the conductor waits for nobody's tensors, only for a copy.
     6. open(), admit(), drop() and bury() call no Python, so the GIL makes each of them one step for the others.
@@ -38,8 +38,8 @@ not taken its batch yet, `held` those that read or lend it.
        A worker may die in the same place, so its death tolls both as well.
     8. Nobody is there to read, and the conductor does not read either: it opens nothing, and what is ready stays.
 
-What is rare is said over a socket: an epoch begins or ends, an error, "you were dropped".  Whatever a reader's thread
-hears there, it raises the reader's alarm.  The conductor's death is seen by its pidfd in the same thread.
+Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  A reader's
+thread receives them, and raises the reader's alarm for each.  The same thread sees the conductor's death, by its pidfd.
 
 tests/core/model/readers_model.py has all this in every interleaving, with the faults that break it.
 """

@@ -208,7 +208,3 @@ cdef class Readers:
     cdef void toll(self) noexcept nogil:
         ring_toll(&self.header.ready_bell)
         ring_toll(&self.header.reader_bell)
-
-    def rouse(self) -> None:
-        """Wake all readers: something is there to be looked at."""
-        ring_toll(&self.header.reader_bell)

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def address_of(name: str) -> str:
-    """The abstract name of the server that this user calls so."""
+    """The abstract name of the server that this user gave this name."""
     return f"shmloader/serve/{os.geteuid()}/{name}"
 
 
 class Attached:
     """An iterable of the batches of a served loader; `attach()` makes one.
 
-    Each `iter()` is an epoch of the server's; the first one may begin in its midst.  Batches are tensors over the
+    Each `iter()` is an epoch of the server's; the first one may begin in mid-epoch.  Batches are tensors over the
     server's memory, which this process sees privately: what you write into one, no other process sees.
     """
 
@@ -43,7 +43,7 @@ class Attached:
             self._iterator = ReaderIterator(self, self._attachment, Turns(meter), waits)
         else:
             assert self._iterator is not None
-            if not self._iterator.ended:  # it was left half-way: what is left of it is passed over
+            if not self._iterator.ended:  # the rest of an epoch that was left is passed over
                 self._iterator.finish()
             self._iterator._reset(self)
         return self._iterator
@@ -56,7 +56,7 @@ class Attached:
         """
         length = None if self._attachment is None else self._attachment.greeting.get("length")
         if length is None:
-            raise TypeError("how many batches an epoch has is known once iter() was called, if the served loader knows")
+            raise TypeError("The length of an epoch is not known. Call iter() first, and serve a loader with a length.")
         return int(length)
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Attached:
             RuntimeError: It was iterated over already.
         """
         if self._attachment is not None:
-            raise RuntimeError("load_state_dict() was called after iter(): attach() again, and load the state first")
+            raise RuntimeError("load_state_dict() was called after iter(). Call attach() again, and load first.")
         self._state = dict(state_dict)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
     if spare_slots is not None and not (isinstance(spare_slots, int) and spare_slots >= 0):
         raise ValueError(f"spare_slots should be a non-negative integer, or None, but got spare_slots={spare_slots!r}")
     if sys.platform != "linux":
-        raise RuntimeError("attach() shares memory between processes, which needs Linux")
+        raise RuntimeError(f"attach() shares memory between processes, which needs Linux, and this is {sys.platform}.")
     from shmloader.readers.wire import connect_to
 
     try:
@@ -143,8 +143,8 @@ def _connected(name: str, state: dict[str, Any], spare: int | None, meter: Any) 
         if spare > most:
             made.close()
             raise ValueError(
-                f"spare_slots={spare}, and each reader of {name!r} may have {most}: serve a loader with more "
-                "spare_slots, or ask for fewer"
+                f"spare_slots={spare} is more than {most}, which each reader of {name!r} may have. Serve a loader with "
+                "more spare_slots, or ask for fewer."
             )
         made.spare = spare
     return made
@@ -152,6 +152,6 @@ def _connected(name: str, state: dict[str, Any], spare: int | None, meter: Any) 
 
 def _nobody(name: str) -> ConnectionError:
     return ConnectionError(
-        f"no server named {name!r} runs for user {os.geteuid()} in this network namespace: start one with "
-        f"`shmloader serve MODULE:FUNCTION --name {name}`"
+        f"No server named {name!r} runs for user {os.geteuid()} in this network namespace. Start one with "
+        f"`shmloader serve MODULE:FUNCTION --name {name}`."
     )

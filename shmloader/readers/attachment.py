@@ -1,7 +1,7 @@
 """A reader's end: its connection to the conductor, and the conductor's rings as it sees them.
 
-A thread sleeps until the conductor says something or is gone.  It notes that, and raises the alarm of the ring that is
-waited on; so a reader that waits for a batch wakes at once, whatever happens.
+A thread sleeps until the conductor sends a message or is gone.  It notes that, and raises the alarm of the ring.  So a
+reader that waits for a batch wakes at once, whatever happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from shmloader.core.reader import ReaderSide
+from shmloader.core.attached import AttachedSide
 from shmloader.core.ring import Mapping
 from shmloader.core.turns import Meter
 from shmloader.readers.wire import Wire
@@ -33,25 +33,25 @@ class Memory:
         self.mapping = Mapping(fd, geometry.size)
 
 
-class Stream:
-    """One of the conductor's rings: what is read from it, and what was said of it.
+class AttachedRing:
+    """One of the conductor's rings: the side that reads it, and the messages about it.
 
     Attributes:
         side: Takes its batches.
-        overs: Where its epochs end: of each the sequence behind its last one.
-        errors: What is to be raised in which epoch, in place of which sequence.
+        ends: Where its epochs end: for each, by its serial, the sequence behind its last one.
+        errors: For each error the epoch's serial, the sequence in whose place it comes, and its text.
         closed: Whether the conductor has ended it.
     """
 
-    def __init__(self, number: int, side: ReaderSide) -> None:
+    def __init__(self, number: int, side: AttachedSide) -> None:
         self.number = number
         self.side = side
-        self.overs: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         self.errors: deque[tuple[int, int, str]] = deque()
         self.closed = False
 
     def error_here(self, serial: int) -> str | None:
-        """What is to be raised in this epoch now, as all before it was taken; it is raised once."""
+        """The text of an error that comes here in this epoch, because all before it was taken; it is returned once."""
         while self.errors and self.errors[0][0] < serial:
             self.errors.popleft()
         if self.errors and self.errors[0][0] == serial and self.errors[0][1] <= self.side.cursor:
@@ -64,13 +64,13 @@ class Attachment:
 
     Args:
         wire: The connection.
-        hello: What is said first.
-        spare: How many batches may be lent; None: as many as the conductor says.
+        hello: The first message.
+        spare: How many batches may be lent; None: as many as the conductor allows.
         spin: Whether a waiting reader may pause on its core.
-        meter: What is measured is added to.
+        meter: Counts for how long batches are lent.
 
     Raises:
-        RuntimeError: The conductor refuses, with its reason.
+        RuntimeError: The conductor refuses this reader, with its reason.
         ConnectionError: It is gone.
     """
 
@@ -81,14 +81,14 @@ class Attachment:
         self._spin = spin
         self._meter = meter
         self._owner = os.getpid()
-        self._streams: dict[int, Stream] = {}
-        self._epochs: queue.SimpleQueue[tuple[Stream, dict[str, Any]] | str | None] = queue.SimpleQueue()
+        self._rings: dict[int, AttachedRing] = {}
+        self._epochs: queue.SimpleQueue[tuple[AttachedRing, dict[str, Any]] | str | None] = queue.SimpleQueue()
         self._bye = -1
         try:
             wire.send(hello)
             answer, _ = wire.receive(wait=True)
             if answer is None:
-                raise ConnectionResetError("the conductor has ended")
+                raise ConnectionResetError("The conductor has ended.")
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
             self.greeting = answer
@@ -105,14 +105,14 @@ class Attachment:
             wire.close()
             raise
 
-    def next_epoch(self) -> tuple[Stream, dict[str, Any]]:
+    def next_epoch(self) -> tuple[AttachedRing, dict[str, Any]]:
         """Wait until the conductor begins another epoch.
 
         Returns:
-            Its ring, and what is said of it.
+            Its ring, and the message about it.
 
         Raises:
-            RuntimeError: It has raised where it should begin one, or it is gone.
+            RuntimeError: The conductor has raised where it should begin one, or is gone.
         """
         if self.gone and self._epochs.empty():
             raise RuntimeError(self.gone)
@@ -123,30 +123,33 @@ class Attachment:
             raise RuntimeError(found)
         return found
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, ring: AttachedRing) -> None:
         """Take nothing more from this ring."""
         with contextlib.suppress(OSError):
-            self._wire.send({"leave": stream.number})
+            self._wire.send({"leave": ring.number})
 
-    def heed(self, message: dict[str, Any] | None, fds: list[int]) -> bool:
-        """Note what was said, in the thread; false where nothing more will be."""
+    def handle(self, message: dict[str, Any] | None, fds: list[int]) -> bool:
+        """Handle a message, in the thread; false: none comes after it.  None: the conductor has ended."""
         if message is None:
-            self.end(f"the conductor of these batches (pid {self.pid}) has ended, and all that it published was read")
+            self.end(
+                f"The conductor of these batches (pid {self.pid}) has ended, and all that it published was read. Its "
+                "own error is there."
+            )
             return False
         if "ring" in message:
             try:
                 memory = Memory(Geometry(**message["geometry"]), fds[0])
-                side = ReaderSide(memory, self._spin, message["index"], message["cursor"], self.spare, self._meter)
-                self._streams[message["ring"]] = Stream(message["ring"], side)
+                side = AttachedSide(memory, self._spin, message["index"], message["cursor"], self.spare, self._meter)
+                self._rings[message["ring"]] = AttachedRing(message["ring"], side)
             finally:
                 os.close(fds[0])
         elif "epoch" in message:
-            self._epochs.put((self._streams[message["epoch"]], message))
+            self._epochs.put((self._rings[message["epoch"]], message))
         elif "dropped" in message:
-            self.end(f"the conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
+            self.end(f"The conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
             return False
         elif "ended" in message:
-            return self.heed(None, fds)
+            return self.handle(None, fds)
         elif "failed" in message and message["serial"] is None:
             self._epochs.put(_failed(message))
         else:
@@ -154,38 +157,38 @@ class Attachment:
         return True
 
     def _note(self, message: dict[str, Any]) -> None:
-        """Something was said of one ring."""
+        """Note a message about one ring."""
         (kind,) = {"over", "failed", "closed"} & set(message)
-        stream = self._streams.get(message[kind])
-        if stream is None:
+        ring = self._rings.get(message[kind])
+        if ring is None:
             return
         if kind == "over":
-            stream.overs[message["serial"]] = message["at"]
+            ring.ends[message["serial"]] = message["at"]
         elif kind == "failed":
-            stream.errors.append((message["serial"], message["at"], _failed(message)))
+            ring.errors.append((message["serial"], message["at"], _failed(message)))
         else:
-            stream.closed = True
-            del self._streams[stream.number]
-        stream.side.alarm()
+            ring.closed = True
+            del self._rings[ring.number]
+        ring.side.alarm()
 
     def end(self, why: str) -> None:
-        """Nothing comes any more."""
+        """Note that nothing comes any more, and why."""
         self.gone = self.gone or why
         self._epochs.put(None)
-        for stream in list(self._streams.values()):
-            stream.side.alarm()
+        for ring in list(self._rings.values()):
+            ring.side.alarm()
 
     def close(self) -> None:
-        """Take nothing more, and say goodbye.  What is lent stays.  Twice does no harm."""
+        """Take nothing more, and close the connection.  What is lent stays.  Twice does no harm."""
         if self._bye < 0 or self._owner != os.getpid():
             return
-        self.end("this reader was closed")
+        self.end("This reader was closed. Attach again.")
         bye, self._bye = self._bye, -1
         os.eventfd_write(bye, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        for stream in list(self._streams.values()):
-            stream.side.leave()  # before the goodbye, which is the end of the connection
+        for ring in list(self._rings.values()):
+            ring.side.leave()  # first: once the connection is closed, its index may go to another reader
         os.close(bye)
         self._wire.close()
 
@@ -195,11 +198,11 @@ class Attachment:
 
 
 def _failed(message: dict[str, Any]) -> str:
-    return f"the conductor of these batches (pid {message['pid']}) has raised {message['what']}"
+    return f"The conductor of these batches (pid {message['pid']}) has raised {message['what']}"
 
 
 def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
-    """Note what the conductor says, until it is gone or this end is closed."""
+    """Handle the conductor's messages, until it is gone or this end is closed."""
     poll = select.poll()
     for fd in (wire.sock.fileno(), wire.death, bye):
         poll.register(fd, select.POLLIN)
@@ -208,11 +211,11 @@ def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
         found = [fd for fd, _ in poll.poll()]
         if bye in found:
             return
-        goes_on = _hear(wire, mine, wire.death in found)
+        goes_on = _receive(wire, mine, wire.death in found)
 
 
-def _hear(wire: Wire, mine: weakref.ref[Attachment], dead: bool) -> bool:
-    """Note all that was said; and then, if so, that the conductor is dead."""
+def _receive(wire: Wire, mine: weakref.ref[Attachment], dead: bool) -> bool:
+    """Handle all messages that have come, and then the conductor's death, if it is dead."""
     while True:
         try:
             message, fds = wire.receive()
@@ -226,9 +229,12 @@ def _hear(wire: Wire, mine: weakref.ref[Attachment], dead: bool) -> bool:
         if attachment is None:
             return False
         try:
-            if not attachment.heed(message, fds):
+            if not attachment.handle(message, fds):
                 return False
         except Exception as error:  # no memory is left, or another shmloader conducts
-            attachment.end(f"what the conductor (pid {wire.pid}) says cannot be used: {error}")
+            attachment.end(
+                f"A message of the conductor (pid {wire.pid}) cannot be used: {error}. Run the same shmloader in both "
+                "processes."
+            )
             return False
         del attachment

@@ -1,7 +1,7 @@
 """The ranks of one node that read one loader's batches: `DataLoader(..., readers=process_group)`.
 
 The group's first rank conducts, and reads too.  The others attach.  They find each other through the store of
-torch.distributed, when each of them first iterates over its loader; nothing is said there afterwards.  All ranks make
+torch.distributed, when each of them first iterates over its loader; nothing is sent there afterwards.  All ranks make
 and iterate over the loaders that they share in the same order, as for a collective.
 """
 
@@ -141,7 +141,7 @@ def seat_of(loader: Any, options: Options) -> Seat:
 
 
 def leave(loader: Any) -> None:
-    """The loader was closed: who iterates again meets the others anew."""
+    """The loader was closed.  A rank that iterates again waits for the other ranks again."""
     seat = _seats.pop(loader, None)
     if seat is not None:
         seat.close()
@@ -166,10 +166,10 @@ def check_one_node(found: dict[int, dict[str, Any]]) -> None:
     if apart:
         where = {rank: found[rank]["host"] for rank in (first, apart[0])}
         raise ValueError(
-            f"readers is a group whose ranks {first} and {apart[0]} cannot share memory: they run on {where[first]} "
+            f"readers is a group whose ranks {first} and {apart[0]} cannot share memory. They run on {where[first]} "
             f"and {where[apart[0]]}, and {ONE_NODE} must be the same. Give each node a group of its own, made with "
-            "torch.distributed.new_group, and all of them the same seed: then each node has one conductor, and all "
-            "ranks get the same batches"
+            "torch.distributed.new_group, and give all of them the same seed. Then each node has one conductor, and "
+            "all ranks get the same batches."
         )
 
 
@@ -177,6 +177,6 @@ def check_size(ranks: int) -> None:
     """Raise a ValueError where a group is too large."""
     if ranks > MOST_READERS:
         raise ValueError(
-            f"readers is a group of {ranks} ranks, and at most {MOST_READERS} processes read one loader: make smaller "
-            "groups with torch.distributed.new_group, and give each loader the same seed"
+            f"readers is a group of {ranks} ranks, and at most {MOST_READERS} processes read one loader. Make smaller "
+            "groups with torch.distributed.new_group, and give each loader the same seed."
         )

@@ -1,7 +1,7 @@
-"""The conductor's end: admits readers, gives them the ring's memory, tells them of epochs and errors, buries the dead.
+"""The conductor's end: admits readers, gives them the ring's memory, sends them epochs and errors, buries the dead.
 
-A thread does what others begin: it accepts, hears goodbyes and sees deaths (pidfds).  The thread that iterates says the
-rest.  Neither waits for a reader: one that does not read what it is told is dropped.
+A thread handles what readers do: they connect, close, and die (pidfds).  The thread that iterates sends messages.
+Neither waits for a reader: a reader that does not receive its messages is dropped.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 
 from shmloader.core.readers import MOST_READERS, Readers
 from shmloader.core.trainer import TrainerSide
-from shmloader.readers.told import told_of
+from shmloader.readers.epoch_message import message_of
 from shmloader.readers.wire import Wire
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
 
-_KEPT = 8  # messages of a ring that who comes later is told
+_KEPT = 8  # messages of a ring, and epochs, for a reader that joins later
 
 
 class _Ring:
-    """A ring that is open, and what a reader that joins now must be told of it."""
+    """A ring that is open, and what a reader that joins now must know of it."""
 
     def __init__(self, number: int, readers: Readers, segment: Segment) -> None:
         self.number = number
         self.readers = readers
         self.geometry = dataclasses.asdict(segment.geometry)
         self.fd = os.dup(segment.fd)
-        self.said: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self.messages: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self.epochs: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # the number of an epoch, and the ring's of it
         self.held_up: tuple[int, int, float] = 0, 0, 0.0  # by which readers, at which sequence, since when
 
 
-class _Guest:
+class _Reader:
     """A reader: a process, and its connection once it has one."""
 
     def __init__(self, index: int | None, pid: int, death: int) -> None:
@@ -48,9 +48,9 @@ class _Guest:
         self.pid = pid
         self.death = death
         self.wire: Wire | None = None
-        self.waiting: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # to be sent when it connects
+        self.unsent: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # messages until it connects
         self.left = False  # it takes nothing more
-        self.has_closed = False  # it has said so itself
+        self.has_closed = False  # it has left by itself
 
 
 class Host:
@@ -62,7 +62,7 @@ class Host:
         pids: Of a group: the processes that read, in the order of their indices; None: whoever comes.
         reads: Whether this process reads too.
         patience: Where a reader holds up another for so many seconds, it is dropped; None: all wait for it.
-        greeting: What else each of them is told first.
+        greeting: More fields of the first message to each reader.
     """
 
     def __init__(
@@ -85,182 +85,183 @@ class Host:
         self._made = 0
         self._closed = False
         self._greeting = {"welcome": True, **(greeting or {})}
-        self._coming: list[Wire] = []  # have connected, and not said yet what they want
-        self._guests: list[_Guest] = []
+        self._coming: list[Wire] = []  # have connected, and have not sent their first message
+        self._joined: list[_Reader] = []
         for index, pid in enumerate(pids or []):
-            self._guests.append(_Guest(index, pid, os.pidfd_open(pid)))
+            self._joined.append(_Reader(index, pid, os.pidfd_open(pid)))
         self._bye = os.eventfd(0, os.EFD_CLOEXEC)
         mine = weakref.ref(self)  # who iterates keeps it, and not its thread
-        self._thread = threading.Thread(
-            target=_look_after, args=(mine, self._bye), name="shmloader_readers", daemon=True
-        )
+        self._thread = threading.Thread(target=_watch, args=(mine, self._bye), name="shmloader_readers", daemon=True)
         self._thread.start()
 
-    # ------------------------------------------------------------------------------------ said by who iterates
+    # ------------------------------------------------------------------------------------ from the thread that iterates
 
     def ring_made(self, ring: TrainerSide, segment: Segment) -> int:
         with self._lock:
             self._made += 1
             assert ring.readers is not None
             made = self._rings[self._made] = _Ring(self._made, ring.readers, segment)
-            for guest in self._guests:
-                if not guest.left and (guest.index is not None or guest.wire is not None):  # it came before the ring
-                    self._admit(guest, made, None)
+            for reader in self._joined:
+                if not reader.left and (reader.index is not None or reader.wire is not None):  # it came before the ring
+                    self._admit(reader, made, None)
         return made.number
 
     def began(self, number: int, epoch: Epoch) -> None:
-        self._say(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "told": told_of(epoch)})
+        self._send_all(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)})
         with self._lock:
             self._rings[number].epochs.append((epoch.number, epoch.serial))
 
     def over(self, number: int, epoch: Epoch, at: int) -> None:
-        self._say(number, {"over": number, "serial": epoch.serial, "at": at})
+        self._send_all(number, {"over": number, "serial": epoch.serial, "at": at})
 
     def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
         what = f"{type(error).__name__}: {error}"
         serial = None if epoch is None else epoch.serial
-        self._say(number, {"failed": number, "serial": serial, "at": at, "what": what, "pid": os.getpid()})
+        self._send_all(number, {"failed": number, "serial": serial, "at": at, "what": what, "pid": os.getpid()})
 
     def closed(self, number: int, at: int) -> None:
-        self._say(number, {"closed": number, "at": at})
+        self._send_all(number, {"closed": number, "at": at})
         with self._lock:
             ring = self._rings.pop(number, None)
             if ring is not None:
-                for guest in self._guests:
-                    self._own_descriptors(guest, ring.fd)
+                for reader in self._joined:
+                    self._own_descriptors(reader, ring.fd)
                 os.close(ring.fd)
 
-    def _own_descriptors(self, guest: _Guest, closing: int) -> None:
-        """Have what is to be sent later keep descriptors of its own."""
-        for k, (message, fds) in enumerate(guest.waiting):
+    def _own_descriptors(self, reader: _Reader, closing: int) -> None:
+        """Have messages that are sent later keep descriptors of their own."""
+        for k, (message, fds) in enumerate(reader.unsent):
             if closing in fds:
-                guest.waiting[k] = message, tuple(os.dup(fd) if fd == closing else fd for fd in fds)
+                reader.unsent[k] = message, tuple(os.dup(fd) if fd == closing else fd for fd in fds)
 
-    def _say(self, number: int, message: dict[str, Any]) -> None:
+    def _send_all(self, number: int, message: dict[str, Any]) -> None:
         if self._owner != os.getpid():
             return
         with self._lock:
             if number in self._rings:
-                self._rings[number].said.append(message)
-            for guest in list(self._guests):
-                if guest.index is not None:
-                    self._tell(guest, message)
+                self._rings[number].messages.append(message)
+            for reader in list(self._joined):
+                if reader.index is not None:
+                    self._send(reader, message)
 
     # ------------------------------------------------------------------------------------------------ one reader
 
-    def _tell(self, guest: _Guest, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        if guest.left:
+    def _send(self, reader: _Reader, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        if reader.left:
             return
-        if guest.wire is None:
+        if reader.wire is None:
             if self._is_group:  # it will come
-                guest.waiting.append((message, fds))
+                reader.unsent.append((message, fds))
             return
         try:
-            guest.wire.send(message, fds)
+            reader.wire.send(message, fds)
         except BlockingIOError:
-            self._drop(guest, "it did not read what its conductor says")
+            self._drop(reader, "it did not receive its messages")
         except OSError:
             pass  # it is gone, and the thread sees it
 
-    def _admit(self, guest: _Guest, ring: _Ring, at: int | None) -> None:
-        """Give a reader its place in a ring, and all that it needs to know of it."""
-        given = ring.readers.admit(at, guest.index)
-        assert given is not None, "there are more guests than indices"
-        guest.index, cursor = given
-        self._tell(
-            guest, {"ring": ring.number, "geometry": ring.geometry, "index": guest.index, "cursor": cursor}, (ring.fd,)
+    def _admit(self, reader: _Reader, ring: _Ring, at: int | None) -> None:
+        """Give a reader its place in a ring, and send it all that it needs to know of the ring."""
+        given = ring.readers.admit(at, reader.index)
+        assert given is not None, "there are more readers than indices"
+        reader.index, cursor = given
+        self._send(
+            reader,
+            {"ring": ring.number, "geometry": ring.geometry, "index": reader.index, "cursor": cursor},
+            (ring.fd,),
         )
-        ended = {said["serial"]: said["at"] for said in ring.said if "over" in said}
-        for said in ring.said:
-            if ended.get(said.get("serial"), cursor + 1) > cursor:  # otherwise nothing of that epoch is left
-                self._tell(guest, said)
+        ended = {message["serial"]: message["at"] for message in ring.messages if "over" in message}
+        for message in ring.messages:
+            if ended.get(message.get("serial"), cursor + 1) > cursor:  # otherwise nothing of that epoch is left
+                self._send(reader, message)
 
-    def _drop(self, guest: _Guest, why: str) -> None:
-        """A reader takes nothing more, and is told why; it may still lend.  It ends the connection once it heard."""
-        self._take_from(guest)
-        if guest.wire is not None:
+    def _drop(self, reader: _Reader, why: str) -> None:
+        """Let a reader take nothing more, and send it why; it may still lend.  It closes the connection then."""
+        self._exclude(reader)
+        if reader.wire is not None:
             try:
-                guest.wire.send({"dropped": why})
+                reader.wire.send({"dropped": why})
             except OSError:
-                guest.wire.close()
-                guest.wire = None
+                reader.wire.close()
+                reader.wire = None
 
-    def _take_from(self, guest: _Guest) -> None:
-        guest.left = True
+    def _exclude(self, reader: _Reader) -> None:
+        """Let a reader take nothing more."""
+        reader.left = True
         for ring in self._rings.values():
-            if guest.index is not None:
-                ring.readers.drop(guest.index)
+            if reader.index is not None:
+                ring.readers.drop(reader.index)
 
-    def _hear_goodbye(self, guest: _Guest) -> None:
-        """A reader has closed its end, and its process may live and still lend."""
-        assert guest.wire is not None
-        self._take_from(guest)
-        guest.has_closed = True
-        guest.wire.close()
-        guest.wire = None
+    def _handle_close(self, reader: _Reader) -> None:
+        """A reader has closed its end.  Its process may live and still lend."""
+        assert reader.wire is not None
+        self._exclude(reader)
+        reader.has_closed = True
+        reader.wire.close()
+        reader.wire = None
 
-    def _forget_who_left(self) -> None:
-        """Have the indices of readers back that said goodbye and lend nothing: NOTE [ Readers ], 4."""
-        for guest in [guest for guest in self._guests if guest.has_closed]:
-            index = guest.index
+    def _bury_closed(self) -> None:
+        """Free the indices of readers that have closed and lend nothing: NOTE [ Readers ], 4."""
+        for reader in [reader for reader in self._joined if reader.has_closed]:
+            index = reader.index
             if index is None or not any(ring.readers.holds(index) for ring in self._rings.values()):
-                self._bury(guest)
+                self._bury(reader)
 
-    def _bury(self, guest: _Guest) -> None:
-        self._guests.remove(guest)
-        if guest.index is not None:
+    def _bury(self, reader: _Reader) -> None:
+        self._joined.remove(reader)
+        if reader.index is not None:
             for ring in self._rings.values():
-                ring.readers.bury(guest.index)
-        if guest.wire is not None:
-            guest.wire.close()
-        os.close(guest.death)
+                ring.readers.bury(reader.index)
+        if reader.wire is not None:
+            reader.wire.close()
+        os.close(reader.death)
 
     # ------------------------------------------------------------------------------------------------ the thread
 
-    def watched(self) -> tuple[dict[int, _Guest | Wire | None], int | None]:
-        """The descriptors to wait for, whose each of them is, and for how many milliseconds at most."""
+    def watched(self) -> tuple[dict[int, _Reader | Wire | None], int | None]:
+        """The descriptors to wait for, whose each is (None: the listener's), and for how many milliseconds at most."""
         with self._lock:
             if self._closed:
                 return {}, 0
-            found: dict[int, _Guest | Wire | None] = {self._listener.fileno(): None}
+            found: dict[int, _Reader | Wire | None] = {self._listener.fileno(): None}
             found.update((wire.sock.fileno(), wire) for wire in self._coming)
-            for guest in self._guests:
-                found[guest.death] = guest
-                if guest.wire is not None:
-                    found[guest.wire.sock.fileno()] = guest
-            return found, 1000 if self._patience is not None and len(self._guests) > 1 else None
+            for reader in self._joined:
+                found[reader.death] = reader
+                if reader.wire is not None:
+                    found[reader.wire.sock.fileno()] = reader
+            return found, 1000 if self._patience is not None and len(self._joined) > 1 else None
 
-    def heed(self, found: list[tuple[int, _Guest | Wire | None]]) -> None:
-        """Look after those whose descriptors are readable, and after those that are slow."""
+    def handle(self, found: list[tuple[int, _Reader | Wire | None]]) -> None:
+        """Handle descriptors that are readable, and readers that are slow."""
         with self._lock:
-            for fd, of in found:
+            for fd, reader in found:
                 if not self._closed:
-                    self._heed(fd, of)
+                    self._handle_one(fd, reader)
             if self._patience is not None and not self._closed:
                 self._drop_the_slow()
 
-    def _heed(self, fd: int, guest: _Guest | Wire | None) -> None:
+    def _handle_one(self, fd: int, reader: _Reader | Wire | None) -> None:
         if fd == self._listener.fileno():
             self._accept()
-        elif isinstance(guest, Wire):
-            self._coming.remove(guest)
-            self._hear_hello(guest)
-        elif guest is None or guest not in self._guests:
+        elif isinstance(reader, Wire):
+            self._coming.remove(reader)
+            self._handle_hello(reader)
+        elif reader is None or reader not in self._joined:
             return
-        elif fd == guest.death:
-            self._bury(guest)
-        elif guest.wire is not None:
+        elif fd == reader.death:
+            self._bury(reader)
+        elif reader.wire is not None:
             try:
-                message, fds = guest.wire.receive()
+                message, fds = reader.wire.receive()
             except BlockingIOError:
                 return
             for each in fds:
                 os.close(each)
             if message is None:
-                self._hear_goodbye(guest)
+                self._handle_close(reader)
             elif "leave" in message and (ring := self._rings.get(message["leave"])) is not None:
-                assert guest.index is not None
-                ring.readers.drop(guest.index)
+                assert reader.index is not None
+                ring.readers.drop(reader.index)
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
@@ -269,7 +270,7 @@ class Host:
         except OSError:  # another user's, or gone
             sock.close()
 
-    def _hear_hello(self, wire: Wire) -> None:
+    def _handle_hello(self, wire: Wire) -> None:
         try:
             hello, fds = wire.receive()
             for fd in fds:
@@ -288,40 +289,40 @@ class Host:
         """Admit a reader that has connected.
 
         Raises:
-            RuntimeError: It cannot be: what it is told.
+            RuntimeError: It cannot be admitted, with the reason, which is sent to it.
         """
         if self._is_group:
-            known = [guest for guest in self._guests if guest.pid == wire.pid]
+            known = [reader for reader in self._joined if reader.pid == wire.pid]
             if not known:
-                raise RuntimeError(f"process {wire.pid} is none of the group that reads this loader")
-            (guest,) = known
-            if guest.wire is not None:
-                guest.wire.close()
-            guest.wire, waiting, guest.waiting = wire, guest.waiting, []
+                raise RuntimeError(f"Process {wire.pid} is none of the group that reads this loader.")
+            (reader,) = known
+            if reader.wire is not None:
+                reader.wire.close()
+            reader.wire, unsent, reader.unsent = wire, reader.unsent, []
             wire.send(self._greeting)
-            for message, fds in waiting:
-                self._tell(guest, message, fds)
+            for message, fds in unsent:
+                self._send(reader, message, fds)
             return
         self._check_server(hello)
-        self._forget_who_left()
-        if len(self._guests) >= MOST_READERS:
+        self._bury_closed()
+        if len(self._joined) >= MOST_READERS:
             raise RuntimeError(
-                f"{MOST_READERS} readers have this loader, or lend batches of it, which is as many as can. Close one, "
-                "and drop its batches"
+                f"{len(self._joined)} readers have this loader, or lend batches of it. At most {MOST_READERS} can. "
+                "Close one, and drop its batches."
             )
         at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
-        guest = _Guest(None, wire.pid, os.dup(wire.death))
-        guest.wire = wire
+        reader = _Reader(None, wire.pid, os.dup(wire.death))
+        reader.wire = wire
         wire.send(self._greeting)
-        self._guests.append(guest)
+        self._joined.append(reader)
         for number, ring in self._rings.items():
-            self._admit(guest, ring, at[number])
+            self._admit(reader, ring, at[number])
 
     def _check_server(self, hello: dict[str, Any]) -> None:
         if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
             raise RuntimeError(
-                f"batch {hello['batch']} of epoch {hello['epoch']} was another server's: this one was started since, "
-                "and its batches are others. Attach without a state to take the next one"
+                f"Batch {hello['batch']} of epoch {hello['epoch']} was another server's. This server was started "
+                "since, and has other batches. Attach without a state to take the next one."
             )
 
     def _find(self, ring: _Ring, hello: dict[str, Any]) -> int | None:
@@ -339,8 +340,8 @@ class Host:
             of = [number for number, serial in ring.epochs if serial == named[0]]
             following = f"batch {named[1]} of epoch {of[0] if of else named[0]}"
         raise RuntimeError(
-            f"batch {batch} of epoch {epoch} is not in the ring any more. The next one that can be had is {following}: "
-            "attach without a state to go on there"
+            f"Batch {batch} of epoch {epoch} is not in the ring any more. The next one in it is {following}. Attach "
+            "without a state to go on there."
         )
 
     def _drop_the_slow(self) -> None:
@@ -352,12 +353,12 @@ class Host:
             elif ring.held_up[:2] != (holding, at):
                 ring.held_up = holding, at, time.monotonic()
             elif time.monotonic() - ring.held_up[2] >= self._patience:
-                for guest in list(self._guests):
-                    if guest.index is not None and holding >> guest.index & 1:
+                for reader in list(self._joined):
+                    if reader.index is not None and holding >> reader.index & 1:
                         self._drop(
-                            guest,
-                            f"it held up the others for {self._patience:g} seconds: they had taken all batches, and it "
-                            "had not taken the oldest one",
+                            reader,
+                            f"it held up the others for {self._patience:g} seconds. They had taken all batches, and it "
+                            "had not taken the oldest one. Attach again, or serve with more --patience or --slow wait.",
                         )
 
     def wait_for_the_last(self) -> None:
@@ -379,19 +380,19 @@ class Host:
             if self._closed:
                 return
             self._closed = True
-            for guest in self._guests:
+            for reader in self._joined:
                 for ring in self._rings.values():  # an iterator may go on, and must not wait for them
-                    if guest.index is not None:
-                        ring.readers.drop(guest.index)
-                if guest.wire is not None:
+                    if reader.index is not None:
+                        ring.readers.drop(reader.index)
+                if reader.wire is not None:
                     with contextlib.suppress(OSError):
-                        guest.wire.send({"ended": os.getpid()})
-                    guest.wire.close()
-                os.close(guest.death)
+                        reader.wire.send({"ended": os.getpid()})
+                    reader.wire.close()
+                os.close(reader.death)
             for wire in self._coming:
                 wire.close()
             self._coming.clear()
-            self._guests.clear()
+            self._joined.clear()
             for ring in self._rings.values():
                 os.close(ring.fd)
             self._rings.clear()
@@ -406,8 +407,8 @@ class Host:
             self.close()
 
 
-def _look_after(mine: weakref.ref[Host], bye: int) -> None:
-    """The thread: it sleeps until somebody comes, says something, leaves or dies."""
+def _watch(mine: weakref.ref[Host], bye: int) -> None:
+    """The thread: it sleeps until a process connects, sends a message, closes or dies."""
     while True:
         host = mine()
         if host is None:
@@ -423,5 +424,5 @@ def _look_after(mine: weakref.ref[Host], bye: int) -> None:
         host = mine()
         if host is None or bye in found:
             return
-        host.heed([(fd, watched[fd]) for fd in found])
+        host.handle([(fd, watched[fd]) for fd in found])
         del host

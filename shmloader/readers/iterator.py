@@ -11,8 +11,8 @@ from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.turns import Turns
-from shmloader.readers.attachment import Attachment, Stream
-from shmloader.readers.told import epoch_of
+from shmloader.readers.attachment import AttachedRing, Attachment
+from shmloader.readers.epoch_message import epoch_from
 from shmloader.resume.epoch import Epoch
 
 
@@ -34,7 +34,7 @@ class ReaderIterator:
         self._owner = os.getpid()
         self._shutdown = False
         self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
-        self._stream: Stream
+        self._ring: AttachedRing
         self.epoch: Epoch
         self.ended = False
         self._reset(loader)
@@ -43,11 +43,11 @@ class ReaderIterator:
 
     def _reset(self, loader: Any) -> None:
         """Begin the next epoch that the conductor begins."""
-        stream, message = self._attachment.next_epoch()
-        self._stream, self._serial, self._first = stream, message["serial"], message["first"]
-        self.epoch = epoch_of(message["told"], loader)
+        ring, message = self._attachment.next_epoch()
+        self._ring, self._serial, self._first = ring, message["serial"], message["first"]
+        self.epoch = epoch_from(message["of"])
         self._ready.clear()
-        self._given: int | None = 0 if stream.side.cursor <= self._first else None  # None: it joined in mid-epoch
+        self._given: int | None = 0 if ring.side.cursor <= self._first else None  # None: it joined in mid-epoch
         self.ended = False
 
     @property
@@ -64,12 +64,12 @@ class ReaderIterator:
         """Drop what is left of this epoch."""
         self._ready.clear()
         while not self.ended and self._wait():
-            self._stream.side.skip()
+            self._ring.side.skip()
         self.ended = True
 
     def _pass_over(self) -> None:
         """If this epoch has begun already, begin the next one."""
-        if self._stream.side.cursor > self._first:
+        if self._ring.side.cursor > self._first:
             self.finish()
             loader = self.loader()
             if loader is not None:
@@ -83,8 +83,8 @@ class ReaderIterator:
     def __next__(self) -> Any:
         if self._owner != os.getpid():
             raise RuntimeError(
-                "this iterator belongs to the process that made it, and this one was forked from that: iterate in the "
-                "process that attached"
+                "This iterator belongs to the process that made it. This process was forked from that one. Iterate "
+                "in the process that attached."
             )
         self._turns.asked()
         while not self._ready:
@@ -108,25 +108,25 @@ class ReaderIterator:
         Raises:
             RuntimeError: The conductor has raised or is gone, or has dropped this reader.
         """
-        stream, side = self._stream, self._stream.side
+        ring, side = self._ring, self._ring.side
         while True:
-            side.clear_alarm()  # first: what is said after this raises it again
+            side.clear_alarm()  # first: a message that comes after this raises it again
             if side.ready():
                 if side.cursor < self._first:
                     side.skip()
                     continue
                 return bool(side.next_epoch == self._serial & 0xFFFFFFFF)
-            if side.cursor == stream.overs.get(self._serial):
+            if side.cursor == ring.ends.get(self._serial):
                 return False
-            if (error := stream.error_here(self._serial)) is not None:
+            if (error := ring.error_here(self._serial)) is not None:
                 raise RuntimeError(error)
             if self._shutdown:
                 return False
-            if (stream.closed or self._attachment.gone) and not side.ready():
+            if (ring.closed or self._attachment.gone) and not side.ready():
                 raise RuntimeError(
                     self._attachment.gone
-                    or f"the conductor (pid {self._attachment.pid}) has closed its iterator in mid-epoch: batch "
-                    f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks"
+                    or f"The conductor (pid {self._attachment.pid}) has closed its iterator in mid-epoch, so batch "
+                    f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks."
                 )
             if side.passed:
                 side.await_alarm()
@@ -134,8 +134,8 @@ class ReaderIterator:
                 side.wait()
 
     def _take(self) -> None:
-        """Take the batch that is ready, and have it in hand."""
-        side = self._stream.side
+        """Take the batch that is ready, and keep it until next() returns it."""
+        side = self._ring.side
         lease = side.lend()
         if lease is None:
             return
@@ -159,9 +159,9 @@ class ReaderIterator:
         if self._shutdown or self._owner != os.getpid():
             return
         self._shutdown = True
-        if not self.ended and not self._stream.closed:
-            self._attachment.leave(self._stream)
-        self._stream.side.alarm()
+        if not self.ended and not self._ring.closed:
+            self._attachment.leave(self._ring)
+        self._ring.side.alarm()
 
     def stop_threads(self) -> None:
         """It has none of its own."""
@@ -173,5 +173,5 @@ class ReaderIterator:
         self.close()
 
     def __del__(self) -> None:
-        if os is not None and hasattr(self, "_stream"):
+        if os is not None and hasattr(self, "_ring"):
             self.close()

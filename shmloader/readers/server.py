@@ -39,7 +39,7 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
         if error.errno != errno.EADDRINUSE:
             raise
         raise OSError(
-            errno.EADDRINUSE, f"another process serves under the name {name!r}: end it, or choose another name"
+            errno.EADDRINUSE, f"Another process serves under the name {name!r}. End it, or choose another name."
         ) from None
     try:
         length = len(loader)
@@ -70,24 +70,24 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
 def _check(loader: Any, options: Options) -> None:
     if not loader.num_workers or not loader.persistent_workers:
         raise ValueError(
-            f"a loader that is served needs num_workers above 0 and persistent_workers=True, but has num_workers="
-            f"{loader.num_workers} and persistent_workers={loader.persistent_workers}: give it both"
+            f"A loader that is served needs num_workers above 0 and persistent_workers=True, but has num_workers="
+            f"{loader.num_workers} and persistent_workers={loader.persistent_workers}. Give it both."
         )
     if not loader.in_order:
         raise ValueError(
-            "a loader that is served gives all readers the same batches in order: leave in_order=False out"
+            "A loader that is served gives all readers the same batches in order, but has in_order=False. Leave it out."
         )
     if options.device is not None or loader.pin_memory:
         raise ValueError(
-            f"a loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "
-            f"pin_memory={loader.pin_memory}: leave both out, and copy with batch.to(device) in each reader"
+            f"A loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "
+            f"pin_memory={loader.pin_memory}. Leave both out, and copy with batch.to(device) in each reader."
         )
     if options.crew is not None:
-        raise ValueError("a loader that is served has workers of its own. Leave crew= out.")
+        raise ValueError("A loader that is served has workers of its own, but this one has a crew. Leave crew= out.")
     if options.group_by is not None:
         raise ValueError(
-            "a loader that is served opens one batch after the other, and group_by mixes the tasks of several batches. "
-            "Leave group_by= out."
+            f"A loader that is served opens one batch after the other, but group_by={options.group_by!r} mixes the "
+            "tasks of several batches. Leave it out."
         )
     if options.readers is not None:
-        raise ValueError("a loader that is served has readers that attach: leave readers= out")
+        raise ValueError("A loader that is served has readers that attach, but this one has readers=. Leave it out.")

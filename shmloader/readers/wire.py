@@ -1,7 +1,7 @@
 """Messages between a conductor and a reader, with descriptors, over a Unix socket whose ends know each other.
 
 An abstract name is nobody's property: another user may listen on it, or come first.  So each end asks the kernel who
-the other is before it believes a word, and messages are pickles only among processes of one user.
+the other one is before it reads a message.  Messages are pickles, because they go among processes of one user only.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Wire:
         self.pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise PermissionError(
-                f"the process at the other end (pid {self.pid}) is user {uid}'s, and this one is user "
-                f"{os.geteuid()}'s. Batches are shared among processes of one user: run both as one"
+                f"The process at the other end (pid {self.pid}) is user {uid}'s, and this one is user "
+                f"{os.geteuid()}'s. Batches are shared among processes of one user. Run both as one."
             )
         if self.pid <= 0:
-            raise ProcessLookupError("the process at the other end is not in this pid namespace: run both in one")
+            raise ProcessLookupError("The process at the other end is not in this pid namespace. Run both in one.")
         self.death = _death_of(sock, self.pid)
 
     def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
@@ -108,7 +108,7 @@ def listen_at(name: str) -> socket.socket:
 
 
 def connect_to(name: str) -> Wire:
-    """Connect to who listens at an abstract name.
+    """Connect to the process that listens at an abstract name.
 
     Raises:
         ConnectionRefusedError: Nobody does.
@@ -122,11 +122,11 @@ def connect_to(name: str) -> Wire:
         poll.register(wire.death, select.POLLIN)
         if poll.poll(0):  # its workers, which are about to end, have the socket as well
             wire.close()
-            raise ConnectionRefusedError(f"the process that listened there (pid {wire.pid}) has ended")
+            raise ConnectionRefusedError(f"The process that listened at {name} (pid {wire.pid}) has ended.")
         return wire
     except ProcessLookupError:
         sock.close()
-        raise ConnectionRefusedError(f"the process that listened at {name} has ended") from None
+        raise ConnectionRefusedError(f"The process that listened at {name} has ended.") from None
     except BaseException:
         sock.close()
         raise

@@ -148,8 +148,8 @@ class Source(Indices):
             return {**self._begun_from, "sampler_state": None, "used_up": False}
         return {**self._begun_from, **self._notes.behind(batches)}
 
-    def told(self) -> dict[str, Any] | None:
-        """The same, where it does not depend on how many; None if it does, because the sampler keeps a state."""
+    def constant_state(self) -> dict[str, Any] | None:
+        """The same, if it is the same behind each batch; None: the sampler keeps a state of its own, which changes."""
         return self.state(0) if self._notes is None else None
 
     def belongs_to(self, epoch: Epoch) -> None:

@@ -1,4 +1,4 @@
-"""Whom an iterator tells what it does, where other processes read its batches too: NOTE [ Readers ] in readers.pxd."""
+"""What an iterator calls if other processes read its batches too: NOTE [ Readers ] in readers.pxd."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Audience(Protocol):
-    """The processes that read: Host in readers/host.py.  All is said in the thread that iterates."""
+    """The processes that read: Host in readers/host.py.  The thread that iterates calls all of it."""
 
     spares: int  # how many batches all of them together may lend
     reads: bool  # whether the iterator's own process reads too
 
     def ring_made(self, ring: TrainerSide, segment: Segment) -> int:
-        """There is a ring, and nothing is opened yet; returns a number for it."""
+        """A ring was made, and nothing is opened yet; returns a number for it."""
 
     def began(self, number: int, epoch: Epoch) -> None:
         """An epoch begins: the user has asked for it."""

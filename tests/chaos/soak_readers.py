@@ -115,7 +115,7 @@ def job(name: str, say: Any, stays: bool, seed: int) -> None:
                         if not left:
                             break
             except (RuntimeError, ConnectionError) as error:
-                if "has ended" not in str(error) and "no server" not in str(error) and "reset" not in str(error):
+                if "has ended" not in str(error) and "No server" not in str(error) and "reset" not in str(error):
                     raise
                 say.send(None)  # the server has ended
                 if stays:

@@ -129,10 +129,10 @@ def main(rank):
     loader.close()
     other = loader_of(persistent_workers=True)
     other.load_state_dict(state)
-    told = other.state_dict() == state
+    loaded = other.state_dict() == state
     again = [k.tolist() for _, k in other]
     other.close()
-    return state, after == again, told, len(whole), len(after)
+    return state, after == again, loaded, len(whole), len(after)
 """
     first, second = in_ranks(text)
     assert first[0] == second[0]
@@ -273,7 +273,9 @@ def test_what_readers_cannot_be_given() -> None:
         iter(shmloader.DataLoader(range(4), readers=group))
     with pytest.raises(ValueError, match="in_order=False"):
         shmloader.DataLoader(range(4), num_workers=1, readers=group, in_order=False)
-    with pytest.raises(RuntimeError, match="call iter"):
+    with pytest.raises(ValueError, match=r"readers and group_by cannot go together.*Leave one of the two out"):
+        shmloader.DataLoader(range(4), 2, num_workers=1, readers=group, group_by=int)
+    with pytest.raises(RuntimeError, match=r"Call iter\(\) instead"):
         shmloader.DataLoader(range(4), num_workers=1, readers=group).start()
     with shmloader.Crew(1) as crew, pytest.raises(ValueError, match=r"readers and crew.*Leave crew= out"):
         shmloader.DataLoader(range(4), crew=crew, readers=group)

@@ -10,7 +10,7 @@ from shmloader.core.ring cimport Ring
 from shmloader.core.sequences cimport Sequences, ring_given
 
 
-cdef class ReaderSide(Ring):
+cdef class AttachedSide(Ring):
     cdef object __weakref__
     cdef readonly Slots slots
     cdef readonly PrivateView view
@@ -20,14 +20,14 @@ cdef class ReaderSide(Ring):
     cdef readonly uint64_t batch        # of what was taken last: its number in its epoch,
     cdef readonly uint32_t epoch        # the epoch of the ring that it is of,
     cdef readonly uint32_t samples      # and how many are in it
-    cdef readonly bint alarmed          # the conductor is gone, or has said something: wait() returns at once
+    cdef readonly bint alarmed          # the conductor is gone, or has sent a message: wait() returns at once
     cdef readonly bint passed           # the batch at the cursor is not for this reader any more
     cdef bint left                      # it takes nothing more
     cdef uint32_t bit
-    cdef char *copied                   # what the workers said of the batch that is read
+    cdef char *copied                   # what the workers wrote of the batch that is read
     cdef size_t room
 
     cdef bint find_ready(self) noexcept nogil
     cdef int chunks_at_cursor(self, uint32_t *payload) noexcept nogil
     cdef Lease read_entries(self, uint32_t payload, int chunks)
-    cdef int copy_said(self, Lease lease) except -1
+    cdef int copy_answers(self, Lease lease) except -1

@@ -22,7 +22,7 @@ from ring.spin cimport spin_budget, spin_learn, spin_once
 
 
 @cython.final
-cdef class ReaderSide(Ring):
+cdef class AttachedSide(Ring):
     """One reader: takes the batches that it is due for, in order, and lends them.
 
     Args:
@@ -116,7 +116,7 @@ cdef class ReaderSide(Ring):
         return ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
 
     def await_alarm(self) -> None:
-        """Wait until an alarm is raised: this reader is passed by, and is about to be told why."""
+        """Wait until an alarm is raised: this reader is passed by, and the conductor is about to send why."""
         cdef int error = 0
         cdef uint32_t seen
         while not self.alarmed:
@@ -144,7 +144,7 @@ cdef class ReaderSide(Ring):
     # ------------------------------------------------------------------------------------------------ taking
 
     def lend(self):
-        """The next batch, which is ready, taken once and given again until took(); None: it is this reader's no more."""
+        """The next batch, which is ready, taken once and given again until took(); None: it may not take it."""
         cdef uint64_t after = 0
         cdef uint32_t payload = 0
         cdef int chunks
@@ -177,7 +177,7 @@ cdef class ReaderSide(Ring):
         return lease
 
     cdef Lease read_entries(self, uint32_t payload, int chunks):
-        """What the entries say of the batch, copied; it is true if this reader is due for the batch afterwards."""
+        """Copy what the entries say of the batch; the copy is right if this reader is due for it afterwards."""
         cdef Lease lease = Lease.__new__(Lease)
         cdef ring_given *given
         cdef ring_entry *entry
@@ -186,7 +186,7 @@ cdef class ReaderSide(Ring):
             at = (self.cursor + k) % self.entries
             entry, given = &self.entry[at], &self.sequences.given[at]
             given.sequence, given.payload, given.chunks = self.cursor + k, payload, 0 if k else chunks
-            given.then = given.sequence + 1     # readers go with no windows, so a batch's sequences are neighbours
+            given.then = given.sequence + 1     # without windows a batch's sequences are neighbours
             given.row, given.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
             given.worker = ring_owner(ring_load(entry))
             if given.worker >= self.workers:
@@ -196,21 +196,21 @@ cdef class ReaderSide(Ring):
         self.batch, self.epoch = ring_once_32(&entry.ask.batch), ring_once_32(&entry.ask.epoch)
         self.samples = ring_once_32(&self.payload[payload].samples)
         lease.describe(self, self.slots, self.sequences, &self.sequences.given[self.cursor % self.entries])
-        self.copy_said(lease)
+        self.copy_answers(lease)
         return lease
 
-    cdef int copy_said(self, Lease lease) except -1:
-        """Copy what the workers wrote into the areas, for these may be opened again as soon as the batch is taken."""
-        cdef answer_copy *said
+    cdef int copy_answers(self, Lease lease) except -1:
+        """Copy what the workers wrote into the areas, because they may be opened again once the batch is taken."""
+        cdef answer_copy *answer
         cdef uint64_t size, total = 0, limit = self.area_stride
         cdef char *bigger
         cdef int k
         for k in range(lease.chunks):
-            said = &lease.answers[k]
-            size = said.meta_size + said.plan_size + (said.objects_size if lease.rows else 0) + said.report_size
-            if (said.meta_size > limit or said.plan_size > limit or said.report_size > limit
-                    or (lease.rows and said.objects_size > limit) or size > limit or said.meta_at > limit - size):
-                raise overwritten("the place of a batch's description", said.meta_at, limit)
+            answer = &lease.answers[k]
+            size = answer.meta_size + answer.plan_size + (answer.objects_size if lease.rows else 0) + answer.report_size
+            if (answer.meta_size > limit or answer.plan_size > limit or answer.report_size > limit
+                    or (lease.rows and answer.objects_size > limit) or size > limit or answer.meta_at > limit - size):
+                raise overwritten("the place of a batch's description", answer.meta_at, limit)
             total += size
         if total > self.room:
             bigger = <char *>realloc(self.copied, 2 * total)
@@ -219,18 +219,18 @@ cdef class ReaderSide(Ring):
             self.copied, self.room = bigger, 2 * total
         total = 0
         for k in range(lease.chunks):
-            said = &lease.answers[k]
-            size = said.meta_size + said.plan_size + (said.objects_size if lease.rows else 0) + said.report_size
-            memcpy(self.copied + total, said.area + said.meta_at, size)
-            said.area = self.copied + total
-            if said.plan_size and said.plan_at != said.meta_at + said.meta_size:
-                raise overwritten("the place of a batch's plan", said.plan_at, said.meta_at + said.meta_size)
-            if lease.rows and said.objects_size and said.objects_at != said.plan_at + said.plan_size:
-                raise overwritten("the place of a chunk's pickled leaves", said.objects_at,
-                                  said.plan_at + said.plan_size)
-            said.meta_at, said.plan_at = 0, said.meta_size
+            answer = &lease.answers[k]
+            size = answer.meta_size + answer.plan_size + (answer.objects_size if lease.rows else 0) + answer.report_size
+            memcpy(self.copied + total, answer.area + answer.meta_at, size)
+            answer.area = self.copied + total
+            if answer.plan_size and answer.plan_at != answer.meta_at + answer.meta_size:
+                raise overwritten("the place of a batch's plan", answer.plan_at, answer.meta_at + answer.meta_size)
+            if lease.rows and answer.objects_size and answer.objects_at != answer.plan_at + answer.plan_size:
+                raise overwritten("the place of a chunk's pickled leaves", answer.objects_at,
+                                  answer.plan_at + answer.plan_size)
+            answer.meta_at, answer.plan_at = 0, answer.meta_size
             if lease.rows:
-                said.objects_at = said.meta_size + said.plan_size
+                answer.objects_at = answer.meta_size + answer.plan_size
             total += size
         return 0
 
@@ -242,7 +242,7 @@ cdef class ReaderSide(Ring):
             lease.release()
 
     def skip(self) -> bool:
-        """Drop the next batch, which is ready; false: it is this reader's no more."""
+        """Drop the next batch, which is ready; false: this reader may not take it."""
         cdef object lease = self.lend()
         self.unread = None
         return lease is not None

@@ -1,4 +1,4 @@
-"""Types of the extension built from cython_ext/ring/reader.pyx, where each is explained."""
+"""Types of the extension built from cython_ext/ring/attached.pyx, where each is explained."""
 
 from typing import Any, final
 
@@ -9,7 +9,7 @@ from shmloader.core.ring import Ring
 from shmloader.core.turns import Meter
 
 @final
-class ReaderSide(Ring):
+class AttachedSide(Ring):
     slots: Slots
     view: PrivateView | None
     cursor: int
