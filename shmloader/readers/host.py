@@ -24,7 +24,7 @@ from shmloader.readers.wire import Wire
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
 
-_KEPT = 8  # messages of a ring, and epochs, for a reader that joins later
+_KEPT = 8  # messages of a ring, and epochs: a reader that joins later gets them
 
 
 class _Ring:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from model.explore import explore
 from model.promises import NO_DEADLOCK
-from model.readers_model import (
+from model.readers_model import Ring
+from model.readers_state import (
     BOOKS,
     DESCRIBED,
     LEFT_ALONE,
@@ -17,7 +18,6 @@ from model.readers_model import (
     PUBLISHED,
     READ,
     WHOLE,
-    Ring,
 )
 
 ONE: dict[str, Any] = {"entries": 1, "chunks": (1,)}
@@ -68,7 +68,7 @@ LARGE = (
 CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "take holds nothing": (TWO, READ),
     "take is a load and a store": (CHUNKS, BOOKS),
-    "take before what the workers said is copied": (TWO | {"spare": 1}, DESCRIBED),
+    "take before the entries are copied": (TWO | {"spare": 1}, DESCRIBED),
     "release clears all bits": (TWO, READ),
     "opens before all took": (TWO, LEFT_ALONE),
     "opens before the batch is READY": (LATE | {"kills": 1}, NO_DEADLOCK),

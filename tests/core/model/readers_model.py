@@ -5,10 +5,10 @@ NOTE [ Readers model ]
 The verbs of NOTE [ Readers ] (readers.pxd), each cut into its accesses to shared words.  The slot ring's own model has
 how workers walk, sleep and are revoked, so here a worker claims its next sequence as soon as that is open.
 
-    worker     claim      the CAS, and half of its row      publish   the other half, what it says of it, and the CAS
+    worker     claim      the CAS, and half of its row      publish   the other half, its description, and the CAS
                ring       the conductor's bell              ring, clear, wake   the three steps of the readers' bell
     reader     look       whether all chunks are READY; announces if not
-               copy       what the workers said, out of the entries
+               copy       what the workers wrote into the entries
                take       the CAS from due to held          tell, clear, wake   the conductor's bell, by the last taker
                read       the payload: it lends it, or copies it       free      the fetch_and, where it has copied it
                again, sleep   as in the slot ring; both readers sleep on one bell
@@ -31,400 +31,93 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
 
 from model.explore import explore
 from model.promises import Violated
-
-# -------------------------------------------------------------------------------------------------- what must hold
-
-READ = "a payload is not written while anybody reads it"
-WHOLE = "what a reader takes is what was written for its batch"
-DESCRIBED = "what a reader has copied out of the entries is of the batch that it takes"
-PASSED = "no batch passes a reader by"
-PUBLISHED = "a reader gets what was published before the error that its conductor is gone"
-BOOKS = "in the end nobody is due, and held is what is lent"
-LEFT_ALONE = "a batch is opened in a payload and in entries that nobody uses"
-PROMISES = (READ, WHOLE, DESCRIBED, PASSED, PUBLISHED, BOOKS, LEFT_ALONE)
-
-# Faults that somebody could build in; each must break a promise.
-MUTANTS = (
-    "take holds nothing",
-    "take is a load and a store",
-    "take before what the workers said is copied",
-    "release clears all bits",
-    "opens before all took",
-    "opens before the batch is READY",
-    "opens what is held",
-    "opens what the conductor lends",
-    "due is marked behind open",
-    "due is everybody who ever was",
-    "joins while a batch is opened",
-    "joins at what is open",
-    "joins at what is filled again",
-    "joins without a mark",
-    "a drop takes what is held",
-    "who is dropped stays in what is opened",
-    "bury leaves what is held",
-    "bury leaves what is due",
-    "bury does not toll the conductor",
-    "bury does not toll the readers",
-    "index is given again before its process is dead",
-    "index is given again while its reader lends",
-    "publish rings the conductor alone",
-    "publish rings before the word",
-    "the death of a worker tolls the conductor alone",
-    "toll trusts the sleeper bit",
-    "take does not tell the conductor",
-    "release does not tell the conductor",
-    "message wakes nobody",
-    "the conductor's death wakes nobody",
-    "gone is looked at before what is published",
-    "gone is not looked at again",
-    "check, then announce",
-    "a ready batch is one chunk",
+from model.readers_state import (
+    AFTER,
+    ALARMED,
+    ALL_TOOK,
+    AWAY,
+    BIT,
+    BOOKS,
+    C_AGAIN,
+    C_ASLEEP,
+    C_DEAD,
+    C_DONE,
+    C_LOOK,
+    C_MARK,
+    C_NAMES,
+    C_OPEN,
+    C_SLEEP,
+    CHUNK,
+    CLAIMED,
+    CONDUCTOR_KILLS,
+    CONTENT,
+    CPC,
+    CURSOR,
+    DEAD,
+    DROPS,
+    DUE,
+    FORGOTTEN,
+    GOOD,
+    HAND,
+    HELD,
+    IN,
+    INFORMED,
+    JOINS,
+    KILLS,
+    LEAVES,
+    LEFT,
+    LEFT_ALONE,
+    LENT,
+    LENT_OF,
+    LIVE,
+    LOADED,
+    NOTED,
+    NUMBER,
+    OF,
+    OPEN,
+    OPENED,
+    OWN,
+    PAYLOAD,
+    PC,
+    R_DONE,
+    R_LOOK,
+    R_NAMES,
+    R_OUT,
+    READERS,
+    READY,
+    READY_BELL,
+    ROWS,
+    RUNG,
+    SEEN,
+    SEQ,
+    SLEEPER,
+    STATE,
+    STATUS,
+    TAKEN,
+    THREAD,
+    V_BURY,
+    V_DROP,
+    V_IDLE,
+    V_LEAVE,
+    V_TOLL,
+    VAT,
+    VPC,
+    VWHO,
+    W_CLAIM,
+    W_DEAD,
+    W_NAMES,
+    WHOLE,
+    WORKER_KILLS,
+    WPC,
 )
-
-# ------------------------------------------------------------------------------------------- a state, byte by byte
-
-READERS, WORKERS, ENTRIES, PAYLOADS, ROWS = 2, 2, 2, 5, 2
-_at = 0
+from model.readers_taking import Taking
 
 
-def _bytes(count: int = 1) -> int:
-    global _at
-    _at += count
-    return _at - count
-
-
-SEQ, STATE, NUMBER, SAID = (_bytes(ENTRIES) for _ in range(4))  # an entry; SAID: the sequence, plus 1, that it tells of
-DUE, HELD, OWN, OF = (_bytes(PAYLOADS) for _ in range(4))  # OWN: the conductor lends it; OF: its sequence, plus 1
-CONTENT = _bytes(PAYLOADS * ROWS)  # the sequence of each row, plus 1; TORN
-WPC, WCUR = _bytes(WORKERS), _bytes(WORKERS)
-READY_BELL, READER_BELL, RUNG = _bytes(), _bytes(), _bytes(READERS)
-STATUS, BIT, PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER = (_bytes(READERS) for _ in range(8))
-LENT, LENT_OF, TOLD, THREAD, LOADED, FORGOTTEN = (_bytes(READERS) for _ in range(6))
-CPC, OPENED, TAKEN, ALL_TOOK, HAND, CHUNK, LIVE, ALARMED = (_bytes() for _ in range(8))
-VPC, VWHO, VAT, NOTED = (_bytes() for _ in range(4))
-KILLS, WORKER_KILLS, CONDUCTOR_KILLS, JOINS, DROPS, LEAVES = (_bytes() for _ in range(6))
-SIZE = _at
-
-VOID, OPEN, CLAIMED, READY = range(4)
-SLEEPER, RANG = 1, 2
-TORN = 255
-AWAY, IN, LEFT, DEAD = range(4)
-W_CLAIM, W_PUBLISH, W_RING, W_BELL, W_CLEAR, W_WAKE, W_DEAD = range(7)
-(
-    R_LOOK, R_COPY, R_TAKE, R_STORE, R_TELL, R_CLEAR, R_WAKE, R_READ, R_FREE, R_ANNOUNCE, R_AGAIN, R_SLEEP, R_ASLEEP,
-    R_OUT, R_DONE,
-) = range(15)  # fmt: skip
-C_LOOK, C_MARK, C_OPEN, C_AGAIN, C_SLEEP, C_ASLEEP, C_DONE, C_DEAD = range(8)
-V_IDLE, V_BURY, V_DROP, V_LEAVE, V_TOLL = range(5)
-R_NAMES = ["look", "copy", "take", "store", "tell", "clear", "wake", "read", "free", "announce", "again", "sleep"]
-W_NAMES = ["claim", "publish", "ring", "bell", "clear", "wake"]
-C_NAMES = ["look", "mark", "open", "again", "sleep"]
-
-
-@dataclass
-class Ring:
-    """One configuration.
-
-    Args:
-        entries, workers, spare: its size; `spare` is each reader's, and the conductor's where it reads too.
-        chunks: of how many sequences each batch is.
-        late: which readers are not there at first.
-        own: whether the conductor's process takes batches for itself, and lends them.
-        resumes: whether who joins begins at the oldest batch that is still there.
-        kills, worker_kills, conductor_kills, joins, drops, leaves: how many of these may happen.
-        mutant: one of MUTANTS, or "".
-    """
-
-    entries: int = 2
-    workers: int = 1
-    spare: int = 0
-    chunks: tuple[int, ...] = (1, 1, 1)
-    late: tuple[int, ...] = ()
-    own: bool = False
-    resumes: bool = False
-    kills: int = 0
-    worker_kills: int = 0
-    conductor_kills: int = 0
-    joins: int = 0
-    drops: int = 0
-    leaves: int = 0
-    mutant: str = ""
-    total: int = field(init=False)
-    payloads: int = field(init=False)
-    size_of: dict[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        assert not self.mutant or self.mutant in MUTANTS
-        self.total = sum(self.chunks)
-        self.size_of = dict(zip((0, *accumulate(self.chunks)), self.chunks, strict=False))
-        self.payloads = self.entries // min(self.chunks) + (READERS + self.own) * self.spare
-        s = bytearray(SIZE)
-        s[KILLS], s[WORKER_KILLS], s[CONDUCTOR_KILLS] = self.kills, self.worker_kills, self.conductor_kills
-        s[JOINS], s[DROPS], s[LEAVES] = self.joins, self.drops, self.leaves
-        for r in range(READERS):
-            s[STATUS + r], s[BIT + r] = AWAY if r in self.late else IN, 1 << r
-            s[LIVE] |= 0 if r in self.late else 1 << r
-        for w in range(WORKERS):
-            s[WCUR + w] = w
-        self.start = bytes(s)
-
-    # ------------------------------------------------------------------------------------------------------ bells
-
-    def add_ready(self, s: bytearray) -> bool:
-        if s[CPC] in (C_AGAIN, C_SLEEP):
-            s[READY_BELL] |= RANG
-        return bool(s[READY_BELL] & SLEEPER)
-
-    def wake_conductor(self, s: bytearray) -> None:
-        if s[CPC] == C_ASLEEP:
-            s[CPC] = C_LOOK
-
-    def toll_ready(self, s: bytearray) -> None:
-        self.add_ready(s)
-        s[READY_BELL] &= ~SLEEPER
-        self.wake_conductor(s)
-
-    def add_reader(self, s: bytearray) -> bool:
-        for r in range(READERS):
-            if s[PC + r] in (R_AGAIN, R_SLEEP):
-                s[RUNG + r] = 1
-        return bool(s[READER_BELL])
-
-    def wake_readers(self, s: bytearray) -> None:
-        for r in range(READERS):
-            if s[PC + r] == R_ASLEEP:
-                s[PC + r] = R_LOOK
-
-    def toll_readers(self, s: bytearray) -> None:
-        sleeper = self.add_reader(s)
-        if sleeper or self.mutant != "toll trusts the sleeper bit":
-            s[READER_BELL] = 0
-            self.wake_readers(s)
-
-    # ----------------------------------------------------------------------------------------------------- worker
-
-    def write(self, s: bytearray, seq: int, content: int) -> None:
-        """Write to the row of the payload that this sequence fills."""
-        p = s[NUMBER + seq % self.entries]
-        for r in range(READERS):
-            reads = s[PC + r] in (R_TELL, R_CLEAR, R_WAKE, R_READ, R_FREE) and s[PAYLOAD + r] == p + 1
-            reads &= not (s[AFTER + r] == R_LOOK and s[PC + r] != R_READ and s[PC + r] != R_FREE)
-            if s[STATUS + r] in (IN, LEFT) and (reads or s[LENT + r] == p + 1):
-                raise Violated(READ)
-        if s[OWN + p]:
-            raise Violated(READ)
-        s[CONTENT + p * ROWS + self.row(seq)] = content
-
-    def row(self, seq: int) -> int:
-        return 0 if seq in self.size_of else 1
-
-    def worker(self, s: bytearray, w: int) -> bool:
-        pc, seq = s[WPC + w], s[WCUR + w]
-        e, mutant = seq % self.entries, self.mutant
-        if pc == W_CLAIM:
-            if seq >= self.total or s[SEQ + e] != seq or s[STATE + e] != OPEN:
-                return False
-            s[STATE + e] = CLAIMED
-            self.write(s, seq, TORN)
-            s[WPC + w] = W_BELL if mutant == "publish rings before the word" else W_PUBLISH
-        elif pc == W_PUBLISH:
-            self.write(s, seq, seq + 1)
-            s[SAID + e], s[STATE + e] = seq + 1, READY
-            s[WCUR + w] = seq + self.workers
-            s[WPC + w] = W_RING
-        elif pc == W_RING:
-            if self.add_ready(s):
-                s[READY_BELL] &= ~SLEEPER
-                self.wake_conductor(s)
-            silent = mutant in ("publish rings the conductor alone", "publish rings before the word")
-            s[WPC + w] = W_CLAIM if silent else W_BELL
-        elif pc == W_BELL:
-            rings = self.add_reader(s)
-            if rings and not self.worker_kills:  # nobody is killed in between
-                s[READER_BELL], rings = 0, False
-                self.wake_readers(s)
-            s[WPC + w] = W_CLEAR if rings else self.after_bell(s, w)
-        elif pc == W_CLEAR:
-            s[READER_BELL] = 0
-            s[WPC + w] = W_WAKE
-        else:
-            self.wake_readers(s)
-            s[WPC + w] = self.after_bell(s, w)
-        return True
-
-    def after_bell(self, s: bytearray, w: int) -> int:
-        return W_PUBLISH if self.mutant == "publish rings before the word" else W_CLAIM
-
-    # ----------------------------------------------------------------------------------------------------- reader
-
-    def finds(self, s: bytearray, r: int) -> bool:
-        """Whether the batch at the reader's cursor is READY."""
-        cursor = s[CURSOR + r]
-        chunks = 1 if self.mutant == "a ready batch is one chunk" else self.size_of[cursor]
-        for seq in range(cursor, cursor + chunks):
-            e = seq % self.entries
-            if s[SEQ + e] != seq or s[STATE + e] != READY:
-                return False
-        return True
-
-    def is_dropped(self, s: bytearray, r: int) -> bool:
-        return s[STATUS + r] == LEFT or (s[VPC] in (V_DROP, V_LEAVE) and s[VWHO] == r)
-
-    def passed_by(self, s: bytearray, r: int) -> int:
-        if not self.is_dropped(s, r):
-            raise Violated(PASSED)
-        return R_OUT
-
-    def reader(self, s: bytearray, r: int) -> bool:
-        pc, mutant, bit = s[PC + r], self.mutant, s[BIT + r]
-        cursor, p, to = s[CURSOR + r], s[PAYLOAD + r] - 1, s[PC + r]
-        if s[STATUS + r] not in (IN, LEFT) or pc >= R_ASLEEP:
-            return False
-        if pc == R_LOOK:
-            s[SEEN + r] = 0
-            if cursor == self.total:
-                to = R_DONE
-            elif s[TOLD + r] and mutant == "gone is looked at before what is published":
-                to = self.gone(s, r)
-            elif s[STATE + cursor % self.entries] != VOID and s[SEQ + cursor % self.entries] > cursor:
-                to = self.passed_by(s, r)
-            elif self.finds(s, r):
-                late = mutant == "take before what the workers said is copied"
-                s[PAYLOAD + r], s[GOOD + r] = s[NUMBER + cursor % self.entries] + 1, 1
-                to = R_TAKE if late else self.copy(s, r)
-            elif s[TOLD + r]:
-                to = self.gone(s, r)
-            elif mutant in ("check, then announce", "gone is not looked at again"):
-                to = R_ANNOUNCE
-            else:
-                to = self.announce(s, r)
-        elif pc == R_COPY:
-            to = self.copy(s, r)
-        elif pc == R_TAKE:
-            if not s[DUE + p] & bit:
-                to = self.passed_by(s, r)
-            elif mutant == "take is a load and a store":
-                s[LOADED + r], to = s[DUE + p] << 4 | s[HELD + p], R_STORE
-            else:
-                s[DUE + p] &= ~bit
-                s[HELD + p] |= 0 if mutant == "take holds nothing" else bit
-                to = self.taken(s, r)
-        elif pc == R_STORE:
-            s[DUE + p], s[HELD + p] = s[LOADED + r] >> 4 & ~bit, s[LOADED + r] & 15 | bit
-            s[LOADED + r], to = 0, self.taken(s, r)
-        elif pc == R_TELL:
-            rings = self.add_ready(s)
-            if rings and not self.kills:  # nobody is killed in between
-                s[READY_BELL], rings = s[READY_BELL] & ~SLEEPER, False
-                self.wake_conductor(s)
-            to = R_CLEAR if rings else s[AFTER + r]
-        elif pc == R_CLEAR:
-            s[READY_BELL] &= ~SLEEPER
-            to = R_WAKE
-        elif pc == R_WAKE:
-            self.wake_conductor(s)
-            to = s[AFTER + r]
-        elif pc == R_READ:
-            if not s[GOOD + r]:
-                raise Violated(DESCRIBED)
-            self.check_content(s, r)
-            s[CURSOR + r] += self.size_of[cursor]
-            if self.spare and not s[LENT + r]:
-                s[LENT + r], s[LENT_OF + r], s[PAYLOAD + r], to = p + 1, cursor, 0, R_LOOK
-            else:
-                to = R_FREE
-        elif pc == R_FREE:
-            self.free(s, p, bit)
-            quiet = mutant == "release does not tell the conductor"
-            to, s[AFTER + r] = R_LOOK, 0
-            if not s[DUE + p] | s[HELD + p] and not quiet:
-                to, s[AFTER + r] = R_TELL, R_LOOK
-        elif pc == R_ANNOUNCE:
-            self.announce(s, r)
-            to = R_SLEEP if mutant == "check, then announce" else R_AGAIN
-        elif pc == R_AGAIN:
-            blind = mutant == "gone is not looked at again"
-            to = R_LOOK if self.finds(s, r) or (s[TOLD + r] and not blind) else R_SLEEP
-        elif pc == R_SLEEP:
-            to = R_ASLEEP if s[READER_BELL] and not s[RUNG + r] else R_LOOK
-        if to in (R_LOOK, R_OUT, R_DONE):
-            s[SEEN + r] = s[GOOD + r] = s[RUNG + r] = s[PAYLOAD + r] = s[AFTER + r] = 0
-        if to in (R_OUT, R_DONE):
-            s[CURSOR + r] = s[TOLD + r] = s[THREAD + r] = 0
-        s[PC + r] = to
-        return True
-
-    def announce(self, s: bytearray, r: int) -> int:
-        s[READER_BELL], s[RUNG + r] = SLEEPER, 0
-        return R_AGAIN
-
-    def copy(self, s: bytearray, r: int) -> int:
-        """Copy what the worker of the next chunk said; returns where it goes on."""
-        cursor = s[CURSOR + r]
-        seq = cursor + s[SEEN + r]
-        s[GOOD + r] &= s[SAID + seq % self.entries] == seq + 1
-        s[SEEN + r] += 1
-        if s[SEEN + r] < self.size_of[cursor]:
-            return R_COPY
-        return R_READ if self.mutant == "take before what the workers said is copied" else R_TAKE
-
-    def taken(self, s: bytearray, r: int) -> int:
-        """The CAS has succeeded."""
-        p = s[PAYLOAD + r] - 1
-        to = R_READ
-        if self.mutant == "take before what the workers said is copied":
-            to = R_COPY
-        if s[DUE + p] or self.mutant == "take does not tell the conductor":
-            return to
-        s[AFTER + r] = to
-        return R_TELL
-
-    def check_content(self, s: bytearray, r: int) -> None:
-        cursor, p = s[CURSOR + r], s[PAYLOAD + r] - 1
-        for seq in range(cursor, cursor + self.size_of[cursor]):
-            if s[CONTENT + p * ROWS + self.row(seq)] != seq + 1:
-                raise Violated(WHOLE)
-
-    def free(self, s: bytearray, p: int, bit: int) -> None:
-        s[HELD + p] &= 0 if self.mutant == "release clears all bits" else ~bit
-
-    def gone(self, s: bytearray, r: int) -> int:
-        """It gives up, because its conductor is dead or has dropped it."""
-        if not self.is_dropped(s, r) and self.finds(s, r):
-            raise Violated(PUBLISHED)
-        return R_OUT
-
-    def thread(self, s: bytearray, r: int) -> bool:
-        """One step of the thread that listens to the conductor."""
-        if s[STATUS + r] not in (IN, LEFT):
-            return False
-        if not s[THREAD + r]:
-            dropped, dead = s[STATUS + r] == LEFT, s[CPC] == C_DEAD
-            if s[TOLD + r] or not (dropped or dead) or s[PC + r] >= R_OUT:
-                return False
-            s[TOLD + r] = 1
-            silent = "the conductor's death wakes nobody" if dead else "message wakes nobody"
-            if self.mutant == silent:
-                pass
-            elif self.kills:
-                s[THREAD + r] = 1
-            else:
-                self.toll_readers(s)
-        elif s[THREAD + r] == 1:
-            self.add_reader(s)
-            s[THREAD + r] = 2
-        elif s[THREAD + r] == 2:
-            s[READER_BELL] = 0
-            s[THREAD + r] = 3
-        else:
-            self.wake_readers(s)
-            s[THREAD + r] = 0
-        return True
+class Ring(Taking):
+    """All of it: the conductor, who watches the others, and what may happen to each."""
 
     # -------------------------------------------------------------------------------------------------- conductor
 
@@ -532,7 +225,7 @@ class Ring:
         s[TAKEN] += self.size_of[at]
 
     def revoke(self, s: bytearray) -> None:
-        """A worker is dead: what it had claimed is open again, for the process that takes its place."""
+        """A worker is dead: what it had claimed is open again, to the process that takes its place."""
         s[ALARMED] = 0
         for w in range(self.workers):
             if s[WPC + w] == W_DEAD:
@@ -585,7 +278,7 @@ class Ring:
             return
         if s[VPC] == V_BURY:
             s[STATUS + r], s[BIT + r] = AWAY, 1 << r
-            for at in (PC, CURSOR, TOLD):
+            for at in (PC, CURSOR, INFORMED):
                 s[at + r] = 0
         elif s[STATUS + r] != DEAD:
             s[STATUS + r] = LEFT
@@ -621,7 +314,7 @@ class Ring:
         """Whether another reader may get the index of one that has left or was dropped, and lives."""
         if self.mutant == "index is given again before its process is dead":
             return True
-        if s[PC + r] != R_OUT:  # it says goodbye once it takes nothing more
+        if s[PC + r] != R_OUT:  # it closes once it takes nothing more
             return False
         holds = any(s[HELD + p] & s[BIT + r] for p in range(self.payloads))
         return not holds or self.mutant == "index is given again while its reader lends"
@@ -633,7 +326,7 @@ class Ring:
                 n = bytearray(s)
                 n[KILLS] -= 1
                 n[STATUS + r] = AWAY if s[FORGOTTEN + r] else DEAD  # nobody looks whether one that was forgotten lives
-                for at in (PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER, LENT, LENT_OF, TOLD, THREAD, RUNG, LOADED):
+                for at in (PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER, LENT, LENT_OF, INFORMED, THREAD, RUNG, LOADED):
                     n[at + r] = 0
                 n[FORGOTTEN + r] = 0
                 yield f"! reader {r} is killed", n
