@@ -147,9 +147,9 @@ test: style
 suite: $(STAMP)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) $(ARGS)
 
-# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
-# by turns (seven), the tests marked long (eight).  As a gate it draws from one seed, so that it says the same of a change
-# and of main.
+# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), 200 where several processes
+# read one loader (two), all scenarios of tests/chaos by turns (seven), the tests marked long (eight).  As a gate it
+# draws from one seed, so that it says the same of a change and of main.
 KILLS ?= 200
 CHAOS ?= 420
 test-long: LONG := $(or $(SEED),1)
@@ -157,6 +157,8 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
+	for who in readers workers server conductor; do $(BIN)/python -W ignore tests/chaos/soak_readers.py \
+		--seed $(LONG) --kills $$(($(KILLS) / 4)) --seconds 300 --who $$who || exit 1; done
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) --durations 25 --durations-min 5 -m "long and not quiet"
 

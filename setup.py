@@ -19,9 +19,9 @@ CORE = {
     "process": ("process", "stack_timer", "late_signals"),
     "figures": ("figures", "log", "onlooker"),
     "ring": (
-        *("ring", "sequences", "turns", "free_slots", "free_cells", "lease", "progress", "indices", "epoch_counts"),
-        *("task_writer", "window", "trainer", "next_batch", "lane", "fill", "handover", "upcoming", "mapped_pages"),
-        *("worker", "board"),
+        *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
+        *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "next_batch"),
+        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

@@ -18,6 +18,7 @@ from bench.images.question import Images
 from bench.latency.question import Latency
 from bench.memory.question import Memory
 from bench.peers.question import Peers
+from bench.readers.question import Readers
 from bench.recipes.question import Recipes
 from bench.resume.question import Resume
 from bench.skew.question import Skew
@@ -29,6 +30,7 @@ _ALL = (
     *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
     Cache,
     Storage,
+    Readers,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")

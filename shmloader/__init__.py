@@ -36,6 +36,7 @@ from shmloader.crew import Crew  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
 from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
+from shmloader.readers.attach import attach  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
 from shmloader.storage.shards import Shards  # noqa: E402
@@ -64,6 +65,7 @@ __all__ = [
     "SubsetRandomSampler",
     "TensorDataset",
     "WeightedRandomSampler",
+    "attach",
     "default_collate",
     "default_convert",
     "freeze",

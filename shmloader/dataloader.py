@@ -22,6 +22,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
+    from shmloader.readers.group import leave
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.replacements import pool_of
     from shmloader.trainer.templates import end_template
@@ -149,6 +150,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and does nothing without
             workers.  See docs/how-workers-start.md.
 
+        readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
+            conducts: it draws, and has the workers.  The others take the batches from its memory, and what one rank
+            writes into a batch no other sees.  All ranks make the loader and iterate over it equally far.  They must be
+            on one machine.  See docs/readers.md.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it if C++ code
             copies a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -189,6 +195,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     detail = False
     crew: Any = None
     template = False
+    readers: Any = None
 
     def __init__(
         self,
@@ -231,6 +238,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         detail: bool = False,
         crew: Any = None,
         template: bool = False,
+        readers: Any = None,
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
@@ -254,6 +262,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             detail=detail,
             crew=crew,
             template=template,
+            readers=readers,
         )
         options.give_to(self)
         num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
@@ -378,6 +387,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """
         if not self.num_workers:
             return
+        if self.readers is not None:
+            raise RuntimeError(
+                "start() begins an epoch early, and with readers= all ranks begin it together. Call iter() instead, in "
+                "all of them."
+            )
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
         start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
@@ -467,6 +481,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             close_trace(self)
             close_loop(self)
             end_template(self)
+            leave(self)
 
     def _end_workers(self) -> None:
         """The same when the loader itself needs it.  A trace of this loader continues with its next workers."""

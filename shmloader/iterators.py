@@ -15,6 +15,9 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
+    from shmloader.readers.conducting import ConductingIterator
+    from shmloader.readers.group import seat_of
+    from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.replacements import end_workers_of_another_pool
     from shmloader.trainer.without_workers import without_workers
@@ -70,6 +73,11 @@ def options_of(loader: Any) -> Options:
     """
     options = Options.of(loader)
     check_requirements(loader, options)
+    if options.readers is not None and not loader.num_workers:
+        raise ValueError(
+            "readers shares what workers make, but got num_workers=0. Give it workers. The group's first rank starts "
+            "them, and the others start none."
+        )
     return options
 
 
@@ -85,11 +93,19 @@ def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     return iterator
 
 
-def _over_the_ring(loader: Any, options: Options) -> RingIterator:
+def _over_the_ring(loader: Any, options: Options) -> RingIterator | ReaderIterator:
     for lost in _torch.what_is_lost():
         off_the_ring.warn_once(lost)
     loader.check_worker_number_rationality()
-    iterator = RingIterator(loader, options)
+    host = None
+    if options.readers is not None:
+        seat = seat_of(loader, options)
+        if seat.reads_only:
+            reader = seat.iterator(loader)
+            _iterators.add(reader)
+            return reader
+        host = seat.host
+    iterator = RingIterator(loader, options) if host is None else ConductingIterator(loader, options, host)
     _iterators.add(iterator)
     stop_at_exit(iterator)
     return iterator

@@ -46,6 +46,8 @@ def check_requirements(loader: Any, options: Options) -> None:
         )
     if options.group_by is not None:
         _check_one_by_one(loader, options)
+    if options.readers is not None:
+        _check_readers(loader, options)
     if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
         raise ValueError(
             f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
@@ -126,6 +128,28 @@ def _check_device(device: torch.device, options: Options) -> None:
         )
     if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
         raise ValueError(f"device={options.device!r} does not exist. There are {accelerator.count()}, counted from 0.")
+
+
+def _check_readers(loader: Any, options: Options) -> None:
+    if options.crew is not None:
+        raise ValueError(
+            "readers and crew cannot go together, because a crew's loaders give their memory to one another, and other "
+            "ranks may still read it. Leave crew= out, and give this loader workers of its own (num_workers)."
+        )
+    if not loader.in_order:
+        raise ValueError("readers gives all ranks the same batches in order, but got in_order=False. Leave it out.")
+    if options.group_by is not None:
+        raise ValueError(
+            "readers and group_by cannot go together, because other ranks take the tasks of a ring in the order in "
+            "which they are opened, and group_by mixes the tasks of several batches. Leave one of the two out."
+        )
+    pins = loader.pin_memory and accelerator.kind() is not None
+    if pins or options.device is not None:
+        raise ValueError(
+            "readers hands out batches that are each rank's own, in memory that is not page-locked, but got "
+            f"pin_memory={loader.pin_memory}, device={options.device!r}. Page-locked memory would be a copy for each "
+            "rank. Leave both out, and copy with batch.to(device) in each rank."
+        )
 
 
 def _check_start_method(context: Any) -> None:

@@ -29,7 +29,7 @@ cdef class EpochCounts:
     cdef readonly uint64_t first        # the sequence of the first batch
     cdef public bint asks_next          # the next epoch may begin while this one's last batches are under way
     cdef public bint failed             # it began while another one was the user's, and opening its batches failed
-    cdef uint64_t serial                # how many epochs the ring had before this one
+    cdef readonly uint64_t serial       # how many epochs the ring had before this one
     cdef int64_t dataset_epoch          # for datasets' set_epoch(); RING_NO_EPOCH: none
     # the reader's
     cdef readonly Reading reading

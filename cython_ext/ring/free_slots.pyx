@@ -2,11 +2,11 @@
 """The payload slots, from the trainer's side.  Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd."""
 
 cimport cython
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
-from atomics cimport ring_committed, ring_forget_committed
+from atomics cimport ring_committed, ring_forget_committed, ring_let_go, ring_ring, ring_word
 from clock cimport now
 from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
 from shmloader.core.ring cimport Ring, check_index
@@ -56,10 +56,26 @@ cdef class Slots:
         return self.mapping.base + self.slot_at + payload * self.slot_stride
 
     cdef int pick(self) except -1:
-        if not self.frees:      # impossible: there is one for each batch under way, and `spare` more, which may be lent
+        # one for each batch under way, and `spare` more, which may be lent; but readers may hold any of them
+        if not self.has_free():
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         self.frees -= 1
         return self.free[self.frees]
+
+    cdef bint has_free(self) noexcept:
+        """Have one that nobody reads on top of the stack, if there is one."""
+        cdef int k, payload
+        if self.words == NULL:
+            return self.frees > 0
+        for k in range(self.frees - 1, -1, -1):
+            payload = self.free[k]
+            if not ring_word(&self.words[payload]):
+                self.free[k], self.free[self.frees - 1] = self.free[self.frees - 1], payload
+                return True
+        return False
+
+    cdef bint is_read(self, int payload) noexcept:
+        return self.words != NULL and ring_word(&self.words[payload]) != 0
 
     cdef void lend(self, int payload) noexcept:
         self.lent += 1
@@ -89,6 +105,9 @@ cdef class Slots:
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ]."""
         cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
+        if self.reader:
+            self.let_go(payload)
+            return
         self.no_users(payload)
         self.lent -= 1
         self.is_lent[payload] = False
@@ -97,9 +116,18 @@ cdef class Slots:
                 self.fold_one(payload)
             self.free[self.frees] = payload
             self.frees += 1
-        else:
+        elif self.words == NULL:    # else the memory goes with the last process that maps it
             self.mapping.give_back(at, self.slot_stride)
             self.mapping.unmap(at, self.slot_stride)
+
+    cdef void let_go(self, int payload) noexcept:
+        """This process, one reader of several, reads the payload no more.  Not by a child that was forked from it."""
+        if self.mapping.pid != getpid():
+            return
+        self.lent -= 1
+        self.is_lent[payload] = False
+        if not ring_let_go(&self.words[payload], self.reader):
+            ring_ring(&self.header.ready_bell)      # the conductor may be waiting for a payload
 
     cdef int retire(self, int payload, set keepers) except -1:
         """Use a payload of the reserve in place of this lent one, until all workers that keep it have died."""
@@ -120,6 +148,16 @@ cdef class Slots:
                 del self.keepers[payload]
                 self.free[self.frees] = payload
                 self.frees += 1
+        return 0
+
+    cdef int share(self, Ring ring) except -1:
+        """Other processes read the payloads too, and lend so many that all but the workers' reserve may be in use."""
+        cdef int k
+        self.header, self.words = ring.header, ring.payload
+        self.reserve = self.payloads - ring.workers
+        for k in range(self.reserve):
+            self.free[k] = self.reserve - 1 - k
+        self.frees = self.reserve
         return 0
 
     # ------------------------------------------------------------------------------------------------ guarding
@@ -270,7 +308,7 @@ cdef class Slots:
         cdef int k
         for k in range(self.payloads):
             at = self.slot_at + k * self.slot_stride
-            if not self.is_lent[k]:
+            if not self.is_lent[k] and not self.is_read(k):
                 self.mapping.give_back(at, self.slot_stride)
-                if self.lent:   # otherwise the whole mapping goes
+                if self.lent and self.words == NULL:    # otherwise the whole mapping goes
                     self.mapping.unmap(at, self.slot_stride)

@@ -32,6 +32,8 @@ cdef class Lease:
 
     # Take hold of the batch of these sequences, which are ready.
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
+    # Read what its workers reported, and take hold of nothing yet.
+    cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     cdef int retire(self) except -1     # leave the payload to the workers that keep it
     cdef answer_copy *answer(self, int chunk) except NULL
     # What its workers reported.  Each word was read once, and is checked before it is used.

@@ -22,13 +22,19 @@ cdef class Lease:
     Every tensor and array over the payload keeps the lease alive.  When the last one dies, the payload is free again.
     """
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
+        self.describe(ring, slots, sequences, given)
+        self.payload = given.payload
+        slots.lend(given.payload)
+        return 0
+
+    cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
         cdef answer_copy *copy
         cdef ring_answer *answer
         cdef uint64_t word, sequence = given.sequence
         cdef int k, at
         cdef bint listed = given.chunks > 0 and sequences.listed[sequence % ring.entries] is not None
         self.answers = &self.whole
-        self.payload = -1               # until nothing below can fail
+        self.payload = -1               # until nothing can fail
         if given.chunks > 1:
             self.answers = <answer_copy *>calloc(given.chunks, sizeof(answer_copy))
             if self.answers == NULL:
@@ -53,11 +59,10 @@ cdef class Lease:
             copy.row, copy.area = sequences.given[at].row, ring.area(sequence)
             self.used = max(self.used, copy.used)
             sequence = sequences.given[at].then
-        self.ring, self.slots, self.payload = ring, slots, given.payload
-        self.data = ring.slot(given.payload)
+        self.ring, self.slots = ring, slots
+        self.data = ring.lent_from + given.payload * ring.slot_stride
         self.room = ring.pages_of(given.payload)
         self.bytes = self.used if self.used <= self.room else 0     # otherwise meta() raises
-        slots.lend(given.payload)
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):

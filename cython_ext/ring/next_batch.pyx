@@ -174,12 +174,17 @@ cdef class Steps:
             if not epoch.is_under_way():
                 if not epoch.is_over():
                     self.open_all(epoch)    # an index that could not be drawn or opened may be left
+                if not epoch.is_under_way() and ring.wants_room and not ring.mapping.closed and not epoch.is_over():
+                    self.reader.wait()
+                    continue
                 if not epoch.is_under_way() and not ring.mapping.closed:
                     epoch.reading.ended = epoch.is_over()
                     return False
                 continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.find_ready()):
                 self.reader.wait()
+                if ring.wants_room:
+                    self.fill()
                 continue
             batch = self.reader.read()
             if batch is nothing:
@@ -219,7 +224,7 @@ cdef class Steps:
         cdef uint64_t before
         if ring.window > 1:
             return self.open_windows(epoch)
-        while ring.under_way < ring.most and not ring.mapping.closed:
+        while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 epoch.drawn = self.draw(epoch)
                 if epoch.drawn is nothing:

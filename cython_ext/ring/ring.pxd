@@ -138,6 +138,7 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef ring_worker *bells             # the lines with the workers' bells: on the board, or `worker`
     cdef ring_entry *entry
     cdef ring_payload *payload
+    cdef char *lent_from                # where the payloads begin that leases are over: a private view, or the segment
     cdef uint8_t *remapped              # which payloads this process maps from the memfd
     cdef int memfd                      # the overflow segment's descriptor; -1: there is none
     cdef ring_spin spin

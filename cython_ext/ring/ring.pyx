@@ -143,6 +143,7 @@ cdef class Ring:
         self.area_at, self.area_stride = geometry.area_at, geometry.area_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
         self.cells, self.cell_at, self.cell_stride = geometry.cells, geometry.cell_at, geometry.cell_stride
+        self.lent_from = mapping.base + self.slot_at
         self.spin.yields = not spin
         self.header = <ring_header *>mapping.base
         self.worker = <ring_worker *>(mapping.base + sizeof(ring_header))

@@ -38,6 +38,7 @@ cdef class WorkerSide(Ring):
     cdef uint32_t revocations           # as counted when this worker looked last
     cdef public uint64_t turn           # when it has claimed here last, where it serves several rings
     cdef bint in_order                  # whether it walks, or looks through all entries
+    cdef bint read_elsewhere            # whether other processes read: NOTE [ Readers ]
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for what the stream says of itself
     cdef uint32_t state_size            # bytes that were left there, or of the report

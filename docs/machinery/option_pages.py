@@ -56,6 +56,12 @@ ABOUT = {
         "DataLoader(dataset, num_workers=2, worker_threads=8)",
         "worker_threads=0",
     ),
+    "readers": About(
+        "ranks of one machine",
+        "DataLoader(dataset, num_workers=2, readers=group)",
+        'readers="all"',
+        "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
+    ),
     "crew": About(
         "",
         "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",

@@ -13,10 +13,11 @@ import torch
 import shmloader
 from shmloader.commands.doctor import command as doctor
 from shmloader.commands.index import command as index
+from shmloader.commands.serve import command as serve
 from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor, tuning, top, index)
+COMMANDS = (doctor, tuning, top, index, serve)
 
 
 def parser() -> argparse.ArgumentParser:

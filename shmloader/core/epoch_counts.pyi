@@ -18,6 +18,7 @@ class EpochCounts:
     samples: int
     last_worker: int
     first: int
+    serial: int
     asks_next: bool
     failed: bool
     reading: Reading

@@ -155,3 +155,14 @@ class Delivery(ReaderSide):
         if self._pinning is not None and not self._pinning.guard(lease):
             return COPIED_UNLOCKED
         return None
+
+
+class PassedOn(Delivery):
+    """Takes batches for other processes, and reads none: NOTE [ Readers ] in readers.pxd.
+
+    What it gives in place of a batch is None.
+    """
+
+    def read(self) -> Any:
+        outcome = self._ring.lend().outcome
+        return NOTHING if self._ends and outcome in (SKIPPED, SKIPPED_KEPT) else None

@@ -58,10 +58,11 @@ from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer import start
 from shmloader.trainer.at_exit import raise_at_exit
+from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
-from shmloader.trainer.delivery import Delivery
+from shmloader.trainer.delivery import Delivery, PassedOn
 from shmloader.trainer.member import Member
 from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
@@ -81,6 +82,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _ended = True  # nothing of it is left
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
+    _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
+    _ring_number = -1  # what they call the ring
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first, because the built-in functions may soon be gone
@@ -125,14 +128,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
-        if device is not None and memory == "auto":
-            memory = "memfd"  # from the start, because a page-locked slot may not move there
+        read_elsewhere = 0 if self._audience is None else self._audience.spares
+        if (device is not None or self._audience is not None) and memory == "auto":
+            memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
         board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
             size.batches,
-            spare,
+            spare + read_elsewhere,
             memory,
             options.max_ring_bytes,
             remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
@@ -145,13 +149,19 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._account.add_sheet(segment.sheet)
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
+        if self._audience is not None:
+            self._ring.read_elsewhere(self._audience.reads)
         segment.format(self._ring, label_of(loader))
+        if self._audience is not None:
+            self._ring_number = self._audience.ring_made(self._ring, segment)
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
         crew = self._crew_of(loader, options)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
-        if device is None:
+        if self._audience is not None and not self._audience.reads:
+            self._delivery: Delivery = PassedOn(*delivers, tally=self._tally)
+        elif device is None:
             self._delivery = Delivery(*delivers, tally=self._tally)
         else:
             self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
@@ -321,6 +331,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 return
             self._shutdown = True
             try:
+                if self._audience is not None and self._ring_number >= 0:
+                    self._audience.closed(self._ring_number, self._ring.sequences.next_take)
                 if self._crew is not None:
                     self._delivery.closed = True
                     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import undrawn
 from shmloader.resume.iterables import samples_of
@@ -39,6 +41,11 @@ def begin_iterator(place: Place, begin: Callable[[], Any]) -> tuple[int | None, 
         begin()
     restore(loader, start)
     return start.base_seed, start.served
+
+
+def draw_base_seed(generator: torch.Generator | None) -> int:
+    """Draw what torch's iterators draw when they begin."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def seed_of_workers(place: Place, base_seed: int) -> int:

@@ -148,5 +148,22 @@ for number, batch in enumerate(Ring(12, 5)):
     assert ran.status == -signal.SIGKILL
 
 
+def test_a_sweep_of_three_jobs_reads_one_server() -> None:
+    ran = run_script("from examples import sweep\nif __name__ == '__main__':\n    sweep.main()")
+    assert ran.status == 0 and not ran.err, ran.err
+    found = [float(line.split()[3].rstrip("%")) for line in ran.out.splitlines()]
+    assert len(found) == 3 and max(found) > 90, ran.out
+
+
+@pytest.mark.long
+def test_two_tensor_parallel_ranks_get_the_same_batches() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "examples.same_batches"]
+    ran = subprocess.run([sys.executable, *torchrun], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    found = [line.partition(",")[2] for line in sorted(ran.stdout.splitlines()) if line.startswith("rank")]
+    assert len(found) == 6 and found[:3] == found[3:], ran.stdout
+    assert float(found[2].split()[2].rstrip("%")) > 90, ran.stdout
+
+
 def test_training_and_validation_share_a_crew() -> None:
     assert train_and_validate.main(["--epochs", "3"]) > 0.85

@@ -33,7 +33,8 @@ def test_export(name: str) -> None:
 
 
 def test_export_nothing_else() -> None:
-    ours = {"AsyncDataLoader", "Crew", "Shards", "freeze", "patch_torch", "row_wise", "sample_generator", "tune"}
+    ours = {"AsyncDataLoader", "Crew", "Shards", "attach", "freeze", "patch_torch", "row_wise", "sample_generator"}
+    ours |= {"tune"}
     assert set(shmloader.__all__) - set(torch.utils.data.__all__) == ours
 
 

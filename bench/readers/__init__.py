@@ -1,0 +1,1 @@
+"""What several jobs get of one served loader, and what that costs them."""

@@ -1,0 +1,48 @@
+# cython: language_level=3
+"""What the trainer does with the ring to have batches made: begin epochs, give tasks to workers, and wake these."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.free_cells cimport Cells
+from shmloader.core.free_slots cimport Slots
+from shmloader.core.readers cimport Readers
+from shmloader.core.ring cimport Ring
+from shmloader.core.sequences cimport Sequences
+from shmloader.core.task_writer cimport TaskWriter
+from shmloader.core.turns cimport Turns
+from shmloader.core.window cimport given_task
+
+
+cdef class OpeningSide(Ring):
+    cdef readonly Sequences sequences   # those in flight
+    cdef readonly Slots slots           # whose each payload is
+    cdef readonly Turns turns           # measures them
+    cdef readonly Readers readers       # the other processes that read; None: there are none
+    cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
+    cdef readonly EpochCounts next      # the one whose batches are opened behind all of the current one's; None: none is
+    cdef readonly int under_way         # batches opened and not taken, of both
+    cdef public int most                # how many may be; never more than `batches`
+    cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last
+    cdef readonly bint stopped          # workers are to leave
+    cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: each for itself
+    cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
+    cdef readonly bint wants_room       # a batch was not opened, because readers have not taken the batches before it
+    cdef Cells cell_owners              # whose each cell is
+    cdef bint begun                     # whether any epoch was
+    cdef bint in_order
+    cdef TaskWriter tasks
+    cdef int next_bell                  # where ring_one() begins
+
+    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1
+    cdef EpochCounts opens(self)
+    cdef Reading reading(self)                          # of whoever takes the next batch
+    cdef int forget_epochs(self) except -1
+    cpdef bint has_room(self, int chunks=*) except -1
+    cdef bint may_open(self) noexcept                   # another batch; called only if other processes read
+    cdef int samples_of(self, task) except -1
+    cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
+    cdef int check_may_open(self, int worker, int chunks) except -1
+    cdef int begin_batch(self, int worker, uint32_t samples) except -1
+    cdef int give(self, given_task *task) except -1
+    cdef void ring_one(self) noexcept nogil

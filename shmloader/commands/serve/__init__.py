@@ -1,0 +1,1 @@
+"""`shmloader serve`: hosts a loader for other processes."""

@@ -1,0 +1,1 @@
+"""Several processes of one machine that read one loader's batches: NOTE [ Readers ] in cython_ext/ring/readers.pxd."""

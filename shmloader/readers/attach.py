@@ -1,0 +1,157 @@
+"""`shmloader.attach(name)`: the batches of a loader that `shmloader serve` hosts, in any process of the same user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shmloader.readers.iterator import ReaderIterator
+
+
+def address_of(name: str) -> str:
+    """The abstract name of the server that this user gave this name."""
+    return f"shmloader/serve/{os.geteuid()}/{name}"
+
+
+class Attached:
+    """An iterable of the batches of a served loader; `attach()` makes one.
+
+    Each `iter()` is an epoch of the server's; the first one may begin in mid-epoch.  Batches are tensors over the
+    server's memory, which this process sees privately: what you write into one, no other process sees.
+    """
+
+    def __init__(self, name: str, join: str, spare_slots: int | None) -> None:
+        self.name = name
+        self._join = join
+        self._spare = spare_slots
+        self._state: dict[str, Any] | None = None
+        self._iterator: ReaderIterator | None = None
+        self._attachment: Any = None
+
+    def __iter__(self) -> ReaderIterator:
+        from shmloader.core.turns import Meter, Turns
+        from shmloader.readers.iterator import ReaderIterator
+
+        if self._attachment is None:
+            meter = Meter(0)
+            state = self._state or {}
+            self._attachment = _connected(self.name, state, self._spare, meter)
+            waits = self._join == "epoch" and not state
+            self._iterator = ReaderIterator(self, self._attachment, Turns(meter), waits)
+        else:
+            assert self._iterator is not None
+            if not self._iterator.ended:  # the rest of an epoch that was left is passed over
+                self._iterator.finish()
+            self._iterator._reset(self)
+        return self._iterator
+
+    def __len__(self) -> int:
+        """The batches of a whole epoch.
+
+        Raises:
+            TypeError: It is not known before the first iter(), or the server's loader has no length.
+        """
+        length = None if self._attachment is None else self._attachment.greeting.get("length")
+        if length is None:
+            raise TypeError("The length of an epoch is not known. Call iter() first, and serve a loader with a length.")
+        return int(length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batch that comes next: for `load_state_dict`, also in another process, while the server lives."""
+        if self._iterator is None:
+            return dict(self._state or {"server": None, "epoch": 0, "batch": None})
+        epoch, batch = self._iterator.next_batch
+        return {"server": self._attachment.greeting["server"], "epoch": epoch, "batch": batch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the first `iter()` go on at the batch that `state_dict` names.
+
+        The server keeps a batch only until its place is needed again.  If it has not, `iter()` raises a RuntimeError
+        that names the next one.
+
+        Raises:
+            RuntimeError: It was iterated over already.
+        """
+        if self._attachment is not None:
+            raise RuntimeError("load_state_dict() was called after iter(). Call attach() again, and load first.")
+        self._state = dict(state_dict)
+
+    def close(self) -> None:
+        """Leave the server.  Batches that were delivered stay as they are.  Twice does no harm."""
+        if self._attachment is not None:
+            self._attachment.close()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) -> Attached:
+    """Read the batches of a loader that `shmloader serve` hosts under this name.
+
+    It starts nothing.  A process joins when it first iterates, and is due for each batch from then on.
+
+    Args:
+        name: What was given to `--name`.
+        join: "batch" (default): the first `iter()` begins with the next batch that the server opens; if nobody else
+            reads, with the first one that nobody took.  "epoch": with the next epoch.
+        spare_slots: How many batches may lie in the ring at once, as in `DataLoader` (default None: as many as the
+            served loader has).  It may not be more.
+
+    Returns:
+        An iterable: one epoch for each `iter()`.
+
+    Raises:
+        ValueError: `join` or `spare_slots` is none of these.
+        ConnectionError: No server of this user has this name.
+
+    Example:
+        >>> for images, labels in shmloader.attach("imagenet"): ...
+    """
+    if join not in ("batch", "epoch"):
+        raise ValueError(f"join should be 'batch' or 'epoch', but got join={join!r}")
+    if spare_slots is not None and not (isinstance(spare_slots, int) and spare_slots >= 0):
+        raise ValueError(f"spare_slots should be a non-negative integer, or None, but got spare_slots={spare_slots!r}")
+    if sys.platform != "linux":
+        raise RuntimeError(f"attach() shares memory between processes, which needs Linux, and this is {sys.platform}.")
+    from shmloader.readers.wire import connect_to
+
+    try:
+        connect_to(address_of(name)).close()
+    except ConnectionRefusedError:
+        raise _nobody(name) from None
+    return Attached(name, join, spare_slots)
+
+
+def _connected(name: str, state: dict[str, Any], spare: int | None, meter: Any) -> Any:
+    from shmloader.readers.attachment import Attachment
+    from shmloader.readers.wire import connect_to
+    from shmloader.system.cores import may_spin
+
+    try:
+        wire = connect_to(address_of(name))
+    except ConnectionRefusedError:
+        raise _nobody(name) from None
+    made = Attachment(wire, state, None, may_spin(2), meter)
+    most = made.spare
+    if spare is not None:
+        if spare > most:
+            made.close()
+            raise ValueError(
+                f"spare_slots={spare} is more than {most}, which each reader of {name!r} may have. Serve a loader with "
+                "more spare_slots, or ask for fewer."
+            )
+        made.spare = spare
+    return made
+
+
+def _nobody(name: str) -> ConnectionError:
+    return ConnectionError(
+        f"No server named {name!r} runs for user {os.geteuid()} in this network namespace. Start one with "
+        f"`shmloader serve MODULE:FUNCTION --name {name}`."
+    )

@@ -1,0 +1,118 @@
+"""The iterator of a process that conducts: it sends the processes that read its batches what they cannot see.
+
+A loader that no other process reads has a RingIterator, which does none of this.  So its batches cost what they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from shmloader.core.next_batch import Steps
+from shmloader.readers.host import Host
+from shmloader.trainer.iterator import RingIterator
+
+if TYPE_CHECKING:
+    from shmloader.options import Options
+
+
+class ConductingIterator(RingIterator):
+    """Iterates over the batches of a loader that other processes read too: NOTE [ Readers ] in readers.pxd.
+
+    Args:
+        loader: Whose batches they are.
+        options: Its options.
+        host: Sends to the other processes.
+    """
+
+    def __init__(self, loader: Any, options: Options, host: Host) -> None:
+        self._audience: Host = host
+        self._over_sent = -1  # the serial of the latest epoch whose end was sent
+        self._failure_sent = False  # an error was sent in place of an epoch
+        try:
+            super().__init__(loader, options)
+        except Exception as error:  # such as no memory for the ring: the others wait for an epoch
+            if not self._failure_sent:
+                self._send_failed(error, None)
+            raise
+
+    def _make_ring(self, *given: Any) -> None:
+        super()._make_ring(*given)
+        self._steps: Any = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._failure_sent = False
+        try:
+            super()._reset(loader, first_iter)
+        except Exception as error:
+            self._send_failed(error, None)
+            raise
+
+    def explain(self, error: RuntimeError) -> NoReturn:
+        try:
+            super().explain(error)
+        except Exception as explained:
+            self._send_failed_here(explained)
+            raise
+
+    def _send_began(self) -> None:
+        self._audience.began(self._ring_number, self.epoch)
+
+    def _send_over(self) -> None:
+        """Send where the epoch ends, as soon as its last batch is open, or at the latest where it has ended."""
+        epoch, ring = self.epoch, self._ring
+        if self._over_sent == epoch.serial:
+            return
+        if epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
+            self._over_sent = epoch.serial
+            at = ring.sequences.next_open if ring.next is None else ring.next.first
+            self._audience.over(self._ring_number, epoch, at)
+
+    def _send_failed_here(self, error: BaseException) -> None:
+        """Send that an error comes in place of a batch of this epoch."""
+        self._send_failed(error, self.epoch)
+
+    def _send_failed(self, error: BaseException, epoch: Any) -> None:
+        """Send that an error comes in an epoch, or in place of one (None)."""
+        if isinstance(error, StopIteration):
+            return
+        self._failure_sent = epoch is None
+        at = self._ring.sequences.next_take if hasattr(self, "_ring") else 0
+        self._audience.failed(self._ring_number, error, epoch, at)
+
+
+class _AnnouncedSteps:
+    """The step from one batch to the next (core/next_batch.pyx), and a call for what readers must know of it.
+
+    Args:
+        steps: Does the step.
+        began: Called where an epoch begins, before its first batch is opened.
+        over: Called where its last batch may be open.
+        failed: Called with an error.  A RuntimeError goes to RingIterator.explain() instead, and is sent there.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        began: Callable[[], None],
+        over: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._steps, self._began, self._over, self._failed = steps, began, over, failed
+        self.drain = steps.drain
+
+    def begin(self) -> None:
+        self._began()
+        self._steps.begin()
+        self._over()
+
+    def next(self) -> Any:
+        try:
+            batch = self._steps.next()
+        except RuntimeError:
+            raise
+        except Exception as error:
+            self._failed(error)
+            raise
+        self._over()
+        return batch

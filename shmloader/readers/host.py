@@ -1,0 +1,428 @@
+"""The conductor's end: admits readers, gives them the ring's memory, sends them epochs and errors, buries the dead.
+
+A thread handles what readers do: they connect, close, and die (pidfds).  The thread that iterates sends messages.
+Neither waits for a reader: a reader that does not receive its messages is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from shmloader.core.readers import MOST_READERS, Readers
+from shmloader.core.trainer import TrainerSide
+from shmloader.readers.epoch_message import message_of
+from shmloader.readers.wire import Wire
+from shmloader.resume.epoch import Epoch
+from shmloader.ring.segment import Segment
+
+_KEPT = 8  # messages of a ring, and epochs: a reader that joins later gets them
+
+
+class _Ring:
+    """A ring that is open, and what a reader that joins now must know of it."""
+
+    def __init__(self, number: int, readers: Readers, segment: Segment) -> None:
+        self.number = number
+        self.readers = readers
+        self.geometry = dataclasses.asdict(segment.geometry)
+        self.fd = os.dup(segment.fd)
+        self.messages: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self.epochs: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # the number of an epoch, and the ring's of it
+        self.held_up: tuple[int, int, float] = 0, 0, 0.0  # by which readers, at which sequence, since when
+
+
+class _Reader:
+    """A reader: a process, and its connection once it has one."""
+
+    def __init__(self, index: int | None, pid: int, death: int) -> None:
+        self.index = index
+        self.pid = pid
+        self.death = death
+        self.wire: Wire | None = None
+        self.unsent: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # messages until it connects
+        self.left = False  # it takes nothing more
+        self.has_closed = False  # it has left by itself
+
+
+class Host:
+    """Where the batches of one loader are read from, by other processes.
+
+    Args:
+        listener: Where they connect.
+        spares: How many batches all of them together may lend.
+        pids: Of a group: the processes that read, in the order of their indices; None: whoever comes.
+        reads: Whether this process reads too.
+        patience: Where a reader holds up another for so many seconds, it is dropped; None: all wait for it.
+        greeting: More fields of the first message to each reader.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        spares: int,
+        pids: list[int] | None = None,
+        reads: bool = True,
+        patience: float | None = None,
+        greeting: dict[str, Any] | None = None,
+    ) -> None:
+        self.reads = reads
+        self.spares = spares
+        self._listener = listener
+        self._patience = patience
+        self._is_group = pids is not None
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._rings: dict[int, _Ring] = {}
+        self._made = 0
+        self._closed = False
+        self._greeting = {"welcome": True, **(greeting or {})}
+        self._coming: list[Wire] = []  # have connected, and have not sent their first message
+        self._joined: list[_Reader] = []
+        for index, pid in enumerate(pids or []):
+            self._joined.append(_Reader(index, pid, os.pidfd_open(pid)))
+        self._bye = os.eventfd(0, os.EFD_CLOEXEC)
+        mine = weakref.ref(self)  # who iterates keeps it, and not its thread
+        self._thread = threading.Thread(target=_watch, args=(mine, self._bye), name="shmloader_readers", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------------ from the thread that iterates
+
+    def ring_made(self, ring: TrainerSide, segment: Segment) -> int:
+        with self._lock:
+            self._made += 1
+            assert ring.readers is not None
+            made = self._rings[self._made] = _Ring(self._made, ring.readers, segment)
+            for reader in self._joined:
+                if not reader.left and (reader.index is not None or reader.wire is not None):  # it came before the ring
+                    self._admit(reader, made, None)
+        return made.number
+
+    def began(self, number: int, epoch: Epoch) -> None:
+        self._send_all(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)})
+        with self._lock:
+            self._rings[number].epochs.append((epoch.number, epoch.serial))
+
+    def over(self, number: int, epoch: Epoch, at: int) -> None:
+        self._send_all(number, {"over": number, "serial": epoch.serial, "at": at})
+
+    def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
+        what = f"{type(error).__name__}: {error}"
+        serial = None if epoch is None else epoch.serial
+        self._send_all(number, {"failed": number, "serial": serial, "at": at, "what": what, "pid": os.getpid()})
+
+    def closed(self, number: int, at: int) -> None:
+        self._send_all(number, {"closed": number, "at": at})
+        with self._lock:
+            ring = self._rings.pop(number, None)
+            if ring is not None:
+                for reader in self._joined:
+                    self._own_descriptors(reader, ring.fd)
+                os.close(ring.fd)
+
+    def _own_descriptors(self, reader: _Reader, closing: int) -> None:
+        """Have messages that are sent later keep descriptors of their own."""
+        for k, (message, fds) in enumerate(reader.unsent):
+            if closing in fds:
+                reader.unsent[k] = message, tuple(os.dup(fd) if fd == closing else fd for fd in fds)
+
+    def _send_all(self, number: int, message: dict[str, Any]) -> None:
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            if number in self._rings:
+                self._rings[number].messages.append(message)
+            for reader in list(self._joined):
+                if reader.index is not None:
+                    self._send(reader, message)
+
+    # ------------------------------------------------------------------------------------------------ one reader
+
+    def _send(self, reader: _Reader, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        if reader.left:
+            return
+        if reader.wire is None:
+            if self._is_group:  # it will come
+                reader.unsent.append((message, fds))
+            return
+        try:
+            reader.wire.send(message, fds)
+        except BlockingIOError:
+            self._drop(reader, "it did not receive its messages")
+        except OSError:
+            pass  # it is gone, and the thread sees it
+
+    def _admit(self, reader: _Reader, ring: _Ring, at: int | None) -> None:
+        """Give a reader its place in a ring, and send it all that it needs to know of the ring."""
+        given = ring.readers.admit(at, reader.index)
+        assert given is not None, "there are more readers than indices"
+        reader.index, cursor = given
+        self._send(
+            reader,
+            {"ring": ring.number, "geometry": ring.geometry, "index": reader.index, "cursor": cursor},
+            (ring.fd,),
+        )
+        ended = {message["serial"]: message["at"] for message in ring.messages if "over" in message}
+        for message in ring.messages:
+            if ended.get(message.get("serial"), cursor + 1) > cursor:  # otherwise nothing of that epoch is left
+                self._send(reader, message)
+
+    def _drop(self, reader: _Reader, why: str) -> None:
+        """Let a reader take nothing more, and send it why; it may still lend.  It closes the connection then."""
+        self._exclude(reader)
+        if reader.wire is not None:
+            try:
+                reader.wire.send({"dropped": why})
+            except OSError:
+                reader.wire.close()
+                reader.wire = None
+
+    def _exclude(self, reader: _Reader) -> None:
+        """Let a reader take nothing more."""
+        reader.left = True
+        for ring in self._rings.values():
+            if reader.index is not None:
+                ring.readers.drop(reader.index)
+
+    def _handle_close(self, reader: _Reader) -> None:
+        """A reader has closed its end.  Its process may live and still lend."""
+        assert reader.wire is not None
+        self._exclude(reader)
+        reader.has_closed = True
+        reader.wire.close()
+        reader.wire = None
+
+    def _bury_closed(self) -> None:
+        """Free the indices of readers that have closed and lend nothing: NOTE [ Readers ], 4."""
+        for reader in [reader for reader in self._joined if reader.has_closed]:
+            index = reader.index
+            if index is None or not any(ring.readers.holds(index) for ring in self._rings.values()):
+                self._bury(reader)
+
+    def _bury(self, reader: _Reader) -> None:
+        self._joined.remove(reader)
+        if reader.index is not None:
+            for ring in self._rings.values():
+                ring.readers.bury(reader.index)
+        if reader.wire is not None:
+            reader.wire.close()
+        os.close(reader.death)
+
+    # ------------------------------------------------------------------------------------------------ the thread
+
+    def watched(self) -> tuple[dict[int, _Reader | Wire | None], int | None]:
+        """The descriptors to wait for, whose each is (None: the listener's), and for how many milliseconds at most."""
+        with self._lock:
+            if self._closed:
+                return {}, 0
+            found: dict[int, _Reader | Wire | None] = {self._listener.fileno(): None}
+            found.update((wire.sock.fileno(), wire) for wire in self._coming)
+            for reader in self._joined:
+                found[reader.death] = reader
+                if reader.wire is not None:
+                    found[reader.wire.sock.fileno()] = reader
+            return found, 1000 if self._patience is not None and len(self._joined) > 1 else None
+
+    def handle(self, found: list[tuple[int, _Reader | Wire | None]]) -> None:
+        """Handle descriptors that are readable, and readers that are slow."""
+        with self._lock:
+            for fd, reader in found:
+                if not self._closed:
+                    self._handle_one(fd, reader)
+            if self._patience is not None and not self._closed:
+                self._drop_the_slow()
+
+    def _handle_one(self, fd: int, reader: _Reader | Wire | None) -> None:
+        if fd == self._listener.fileno():
+            self._accept()
+        elif isinstance(reader, Wire):
+            self._coming.remove(reader)
+            self._handle_hello(reader)
+        elif reader is None or reader not in self._joined:
+            return
+        elif fd == reader.death:
+            self._bury(reader)
+        elif reader.wire is not None:
+            try:
+                message, fds = reader.wire.receive()
+            except BlockingIOError:
+                return
+            for each in fds:
+                os.close(each)
+            if message is None:
+                self._handle_close(reader)
+            elif "leave" in message and (ring := self._rings.get(message["leave"])) is not None:
+                assert reader.index is not None
+                ring.readers.drop(reader.index)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        try:
+            self._coming.append(Wire(sock))
+        except OSError:  # another user's, or gone
+            sock.close()
+
+    def _handle_hello(self, wire: Wire) -> None:
+        try:
+            hello, fds = wire.receive()
+            for fd in fds:
+                os.close(fd)
+            if hello is None:
+                raise ConnectionError
+            self._welcome(wire, hello)
+        except RuntimeError as error:
+            with contextlib.suppress(OSError):
+                wire.send({"refused": str(error)})
+            wire.close()
+        except OSError:
+            wire.close()
+
+    def _welcome(self, wire: Wire, hello: dict[str, Any]) -> None:
+        """Admit a reader that has connected.
+
+        Raises:
+            RuntimeError: It cannot be admitted, with the reason, which is sent to it.
+        """
+        if self._is_group:
+            known = [reader for reader in self._joined if reader.pid == wire.pid]
+            if not known:
+                raise RuntimeError(f"Process {wire.pid} is none of the group that reads this loader.")
+            (reader,) = known
+            if reader.wire is not None:
+                reader.wire.close()
+            reader.wire, unsent, reader.unsent = wire, reader.unsent, []
+            wire.send(self._greeting)
+            for message, fds in unsent:
+                self._send(reader, message, fds)
+            return
+        self._check_server(hello)
+        self._bury_closed()
+        if len(self._joined) >= MOST_READERS:
+            raise RuntimeError(
+                f"{len(self._joined)} readers have this loader, or lend batches of it. At most {MOST_READERS} can. "
+                "Close one, and drop its batches."
+            )
+        at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
+        reader = _Reader(None, wire.pid, os.dup(wire.death))
+        reader.wire = wire
+        wire.send(self._greeting)
+        self._joined.append(reader)
+        for number, ring in self._rings.items():
+            self._admit(reader, ring, at[number])
+
+    def _check_server(self, hello: dict[str, Any]) -> None:
+        if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
+            raise RuntimeError(
+                f"Batch {hello['batch']} of epoch {hello['epoch']} was another server's. This server was started "
+                "since, and has other batches. Attach without a state to take the next one."
+            )
+
+    def _find(self, ring: _Ring, hello: dict[str, Any]) -> int | None:
+        """Where a reader goes on that names a batch; None where it names none."""
+        if hello.get("batch") is None:
+            return None
+        epoch, batch = hello["epoch"], hello["batch"]
+        for number, serial in ring.epochs:
+            if number == epoch and (found := ring.readers.find(serial, batch)) is not None:
+                return int(found)
+        readers = ring.readers
+        named = readers.named(readers.all_took)
+        following = "the one that is opened next"
+        if named is not None:
+            of = [number for number, serial in ring.epochs if serial == named[0]]
+            following = f"batch {named[1]} of epoch {of[0] if of else named[0]}"
+        raise RuntimeError(
+            f"Batch {batch} of epoch {epoch} is not in the ring any more. The next one in it is {following}. Attach "
+            "without a state to go on there."
+        )
+
+    def _drop_the_slow(self) -> None:
+        assert self._patience is not None
+        for ring in self._rings.values():
+            holding, at = ring.readers.holding_up(), ring.readers.all_took
+            if not holding or not ring.readers.starved():
+                ring.held_up = 0, 0, 0.0
+            elif ring.held_up[:2] != (holding, at):
+                ring.held_up = holding, at, time.monotonic()
+            elif time.monotonic() - ring.held_up[2] >= self._patience:
+                for reader in list(self._joined):
+                    if reader.index is not None and holding >> reader.index & 1:
+                        self._drop(
+                            reader,
+                            f"it held up the others for {self._patience:g} seconds. They had taken all batches, and it "
+                            "had not taken the oldest one. Attach again, or serve with more --patience or --slow wait.",
+                        )
+
+    def wait_for_the_last(self) -> None:
+        """Wait until no reader is due for anything more."""
+        while True:
+            with self._lock:
+                due = any(ring.readers.any_due for ring in self._rings.values())
+            if not due:
+                return
+            time.sleep(0.05)  # once in a server's life, at its end
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """End the thread and all connections.  Readers keep what they lend.  Twice does no harm."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for reader in self._joined:
+                for ring in self._rings.values():  # an iterator may go on, and must not wait for them
+                    if reader.index is not None:
+                        ring.readers.drop(reader.index)
+                if reader.wire is not None:
+                    with contextlib.suppress(OSError):
+                        reader.wire.send({"ended": os.getpid()})
+                    reader.wire.close()
+                os.close(reader.death)
+            for wire in self._coming:
+                wire.close()
+            self._coming.clear()
+            self._joined.clear()
+            for ring in self._rings.values():
+                os.close(ring.fd)
+            self._rings.clear()
+        os.eventfd_write(self._bye, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._listener.close()
+        os.close(self._bye)
+
+    def __del__(self) -> None:
+        if os is not None and hasattr(self, "_thread"):
+            self.close()
+
+
+def _watch(mine: weakref.ref[Host], bye: int) -> None:
+    """The thread: it sleeps until a process connects, sends a message, closes or dies."""
+    while True:
+        host = mine()
+        if host is None:
+            return
+        watched, timeout = host.watched()
+        del host
+        if not watched:
+            return
+        poll = select.poll()
+        for fd in (bye, *watched):
+            poll.register(fd, select.POLLIN)
+        found = [fd for fd, _ in poll.poll(timeout)]
+        host = mine()
+        if host is None or bye in found:
+            return
+        host.handle([(fd, watched[fd]) for fd in found])
+        del host

@@ -1,0 +1,177 @@
+"""The iterator of a process that reads another one's batches."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import TracebackType
+from typing import Any
+
+from shmloader._torch import ExceptionWrapper
+from shmloader.core.batch_reader import BatchReader
+from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
+from shmloader.core.turns import Turns
+from shmloader.readers.attachment import AttachedRing, Attachment
+from shmloader.readers.epoch_message import epoch_from
+from shmloader.resume.epoch import Epoch
+
+
+class ReaderIterator:
+    """Gives the batches of an epoch that another process conducts.
+
+    Args:
+        loader: Whose iterator it is.
+        attachment: The connection to the conductor.
+        turns: What the user's turns are measured by.
+        waits_for_next: Whether what is left of an epoch that has begun before this iterator is passed over.
+    """
+
+    def __init__(self, loader: Any, attachment: Attachment, turns: Turns, waits_for_next: bool = False) -> None:
+        self.loader = weakref.ref(loader)
+        self._attachment = attachment
+        self._turns = turns
+        self._reader = BatchReader(ExceptionWrapper)
+        self._owner = os.getpid()
+        self._shutdown = False
+        self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
+        self._ring: AttachedRing
+        self.epoch: Epoch
+        self.ended = False
+        self._reset(loader)
+        if waits_for_next:
+            self._pass_over()
+
+    def _reset(self, loader: Any) -> None:
+        """Begin the next epoch that the conductor begins."""
+        ring, message = self._attachment.next_epoch()
+        self._ring, self._serial, self._first = ring, message["serial"], message["first"]
+        self.epoch = epoch_from(message["of"])
+        self._ready.clear()
+        self._given: int | None = 0 if ring.side.cursor <= self._first else None  # None: it joined in mid-epoch
+        self.ended = False
+
+    @property
+    def next_batch(self) -> tuple[int, int | None]:
+        """The epoch and the number in it, since it began in this ring, of the batch that next() would give.
+
+        The number is None where it joined in mid-epoch and has had no batch yet: it is the one that is opened next.
+        """
+        if self.ended:
+            return self.epoch.number + 1, 0
+        return self.epoch.number, self._given
+
+    def finish(self) -> None:
+        """Drop what is left of this epoch."""
+        self._ready.clear()
+        while not self.ended and self._wait():
+            self._ring.side.skip()
+        self.ended = True
+
+    def _pass_over(self) -> None:
+        """If this epoch has begun already, begin the next one."""
+        if self._ring.side.cursor > self._first:
+            self.finish()
+            loader = self.loader()
+            if loader is not None:
+                self._reset(loader)
+
+    # ------------------------------------------------------------------------------------------------ one batch
+
+    def __iter__(self) -> ReaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                "This iterator belongs to the process that made it. This process was forked from that one. Iterate "
+                "in the process that attached."
+            )
+        self._turns.asked()
+        while not self._ready:
+            if self._shutdown or self.ended or not self._wait():
+                self.ended = True
+                self.epoch.reading.ended = not self._shutdown
+                raise StopIteration
+            self._take()
+        batch, samples, number = self._ready[0]
+        self._given = number + 1
+        self.epoch.reading.delivered.add(samples)
+        del self._ready[0]
+        if type(batch) is ExceptionWrapper:
+            batch.reraise()
+        self._turns.handed_out()
+        return batch
+
+    def _wait(self) -> bool:
+        """Wait for a batch of this epoch; false at its end.
+
+        Raises:
+            RuntimeError: The conductor has raised or is gone, or has dropped this reader.
+        """
+        ring, side = self._ring, self._ring.side
+        while True:
+            side.clear_alarm()  # first: a message that comes after this raises it again
+            if side.ready():
+                if side.cursor < self._first:
+                    side.skip()
+                    continue
+                return bool(side.next_epoch == self._serial & 0xFFFFFFFF)
+            if side.cursor == ring.ends.get(self._serial):
+                return False
+            if (error := ring.error_here(self._serial)) is not None:
+                raise RuntimeError(error)
+            if self._shutdown:
+                return False
+            if (ring.closed or self._attachment.gone) and not side.ready():
+                raise RuntimeError(
+                    self._attachment.gone
+                    or f"The conductor (pid {self._attachment.pid}) has closed its iterator in mid-epoch, so batch "
+                    f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks."
+                )
+            if side.passed:
+                side.await_alarm()
+            else:
+                side.wait()
+
+    def _take(self) -> None:
+        """Take the batch that is ready, and keep it until next() returns it."""
+        side = self._ring.side
+        lease = side.lend()
+        if lease is None:
+            return
+        outcome = lease.outcome
+        if outcome in (SKIPPED, SKIPPED_KEPT):  # a worker has nothing more of its stream
+            side.took()
+            return
+        copy = outcome == KEPT or side.slots.lent > self._attachment.spare
+        try:
+            batch = self._reader.read(lease, copy)
+        except Exception:
+            batch = ExceptionWrapper(where="in a reader, where a batch was read")
+            lease.fail()
+        self._ready.append((batch, side.samples, side.batch))
+        side.took()
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        """Take nothing more.  Batches that were delivered stay as they are."""
+        if self._shutdown or self._owner != os.getpid():
+            return
+        self._shutdown = True
+        if not self.ended and not self._ring.closed:
+            self._attachment.leave(self._ring)
+        self._ring.side.alarm()
+
+    def stop_threads(self) -> None:
+        """It has none of its own."""
+
+    def __enter__(self) -> ReaderIterator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if os is not None and hasattr(self, "_ring"):
+            self.close()

@@ -1,0 +1,132 @@
+"""Messages between a conductor and a reader, with descriptors, over a Unix socket whose ends know each other.
+
+An abstract name is nobody's property: another user may listen on it, or come first.  So each end asks the kernel who
+the other one is before it reads a message.  Messages are pickles, because they go among processes of one user only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import socket
+import struct
+from array import array
+from typing import Any
+
+_MOST = 1 << 20  # bytes of a message
+_FDS = 4  # descriptors beside one, at most
+_PEERPIDFD = 77  # SO_PEERPIDFD, Linux 6.5
+
+
+class Wire:
+    """One end of a connection.
+
+    Args:
+        sock: A SOCK_SEQPACKET socket that is connected.
+
+    Attributes:
+        pid: The process at the other end.
+        death: A descriptor that becomes readable when that process ends.
+
+    Raises:
+        PermissionError: It is another user's.
+        ProcessLookupError: It is gone, or in another pid namespace.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.death = -1
+        self.pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.geteuid():
+            raise PermissionError(
+                f"The process at the other end (pid {self.pid}) is user {uid}'s, and this one is user "
+                f"{os.geteuid()}'s. Batches are shared among processes of one user. Run both as one."
+            )
+        if self.pid <= 0:
+            raise ProcessLookupError("The process at the other end is not in this pid namespace. Run both in one.")
+        self.death = _death_of(sock, self.pid)
+
+    def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Send a message, now.
+
+        Raises:
+            BlockingIOError: The other end reads nothing.
+            OSError: It is gone.
+        """
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        self.sock.sendmsg([pickle.dumps(message)], beside, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def receive(self, wait: bool = False) -> tuple[dict[str, Any] | None, list[int]]:
+        """The next message and its descriptors; None: the other end has closed.
+
+        Raises:
+            BlockingIOError: There is none now.
+        """
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)  # which socket.recv_fds drops
+        try:
+            data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
+        except ConnectionError:
+            return None, []
+        fds = array("i")
+        for level, kind, content in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(content[: len(content) // fds.itemsize * fds.itemsize])
+        return (pickle.loads(data) if data else None), list(fds)
+
+    def close(self) -> None:
+        """Close this end.  Twice does no harm."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)  # also where a process that was forked meanwhile has it
+        self.sock.close()
+        death, self.death = self.death, -1
+        if death >= 0:
+            os.close(death)
+
+
+def _death_of(sock: socket.socket, pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return sock.getsockopt(socket.SOL_SOCKET, _PEERPIDFD)
+    return os.pidfd_open(pid)
+
+
+def listen_at(name: str) -> socket.socket:
+    """A socket that listens at an abstract name.
+
+    Raises:
+        OSError: EADDRINUSE: somebody else does.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.bind("\0" + name)
+        sock.listen(64)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect_to(name: str) -> Wire:
+    """Connect to the process that listens at an abstract name.
+
+    Raises:
+        ConnectionRefusedError: Nobody does.
+        PermissionError: See Wire.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect("\0" + name)
+        wire = Wire(sock)
+        poll = select.poll()
+        poll.register(wire.death, select.POLLIN)
+        if poll.poll(0):  # its workers, which are about to end, have the socket as well
+            wire.close()
+            raise ConnectionRefusedError(f"The process that listened at {name} (pid {wire.pid}) has ended.")
+        return wire
+    except ProcessLookupError:
+        sock.close()
+        raise ConnectionRefusedError(f"The process that listened at {name} has ended.") from None
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,291 @@
+"""The ranks of a group get the same batches, whatever the loader is: DataLoader(..., readers=group)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed
+from ranks import in_ranks
+
+import shmloader
+from shmloader.readers.group import about_this_process, check_one_node, check_size
+
+FORMS = {
+    "tensors and labels": "{}",
+    "workers that persist": "{'persistent_workers': True}",
+    "stolen": "{'schedule': 'steal'}",
+    "chunks": "{'chunk_size': 2}",
+    "each batch a copy": "{'spare_slots': 0}",
+    "samples": "{'batch_size': None}",
+    "next epoch early": "{'persistent_workers': True, 'prefetch_epochs': True}",
+    "a dead worker replaced": "{'on_worker_death': 'respawn'}",
+    "spawned": "{'multiprocessing_context': 'spawn', 'persistent_workers': True, 'num_workers': 1}",
+    "by the fork server": "{'multiprocessing_context': 'forkserver', 'persistent_workers': True, 'num_workers': 1}",
+    "by a template": "{'multiprocessing_context': 'spawn', 'template': True, 'num_workers': 1}",
+}
+LONG = ("spawned", "by the fork server", "by a template")
+ALONE = """
+def values(loader):
+    return [(first.sum().item(), torch.as_tensor(second).tolist()) for first, second in loader]
+
+def main(rank):
+    shared = loader_of(**OPTIONS)
+    got = [values(shared) for _ in range(3)]
+    drawn = torch.rand(1).item()
+    shared.close()
+    torch.manual_seed(5)
+    alone = data.DataLoader(Tens(), **{"batch_size": 4, "num_workers": 2, "shuffle": True} | TORCHS)
+    same = [values(alone) for _ in range(3)]
+    early = OPTIONS.get('prefetch_epochs', False)  # it has drawn for the next epoch
+    return got == same, early or drawn == torch.rand(1).item(), shared.rides_ring
+"""
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.long] * (form in LONG)) for form in FORMS])
+def test_each_rank_gets_what_one_gets_alone(form: str) -> None:
+    options = FORMS[form]
+    ours = ("schedule", "chunk_size", "spare_slots", "prefetch_epochs", "on_worker_death", "template")
+    torchs = f"{{name: value for name, value in OPTIONS.items() if name not in {(*ours, 'multiprocessing_context')}}}"
+    text = f"OPTIONS = {options}\nTORCHS = {torchs}\n{ALONE}"
+    assert in_ranks(text) == [(True, True, True)] * 2
+
+
+def test_streams_and_dicts() -> None:
+    text = """
+class Stream(data.IterableDataset):
+    def __iter__(self):
+        worker = data.get_worker_info()
+        for k in range(worker.id, 21, worker.num_workers):
+            yield {"k": k, "row": torch.full((5,), float(k)), "name": str(k)}
+
+def main(rank):
+    with loader_of(Stream(), shuffle=None) as loader:
+        return [[(b["k"].tolist(), b["row"].sum().item(), b["name"]) for b in loader] for _ in range(2)]
+"""
+    first, second, third = in_ranks(text, 3)
+    assert first == second == third
+    assert len(first[0]) == 6 and first[0] == first[1]
+
+
+@pytest.mark.parametrize("epochs", [6, pytest.param(313, marks=pytest.mark.long)], ids=["192 batches", "10016 batches"])
+def test_what_one_rank_writes_no_other_sees(epochs: int) -> None:
+    text = """
+def main(rank):
+    import random
+    choose = random.Random(rank)
+    wrong = count = 0
+    with loader_of(Big(), batch_size=2, persistent_workers=True) as loader:
+        for _ in range(EPOCHS):
+            kept = []
+            for rows, k in loader:
+                count += 1
+                wrong += not torch.equal(rows, k[:, None].expand_as(rows).float())
+                for _ in range(3):
+                    rows[:, choose.randrange(20000):][:, :choose.randrange(1, 9000)] = rank + 0.5
+                kept = [*kept[-1:], (rows, rows.clone())]
+                wrong += not all(torch.equal(one, other) for one, other in kept)
+    return wrong, count
+
+class Big(data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, k):
+        return torch.full((20000,), float(k)), k
+"""
+    assert in_ranks(f"EPOCHS = {epochs}\n{text}", 3) == [(0, 32 * epochs)] * 3
+
+
+def test_all_leave_an_epoch_and_begin_another() -> None:
+    text = """
+def main(rank):
+    got = []
+    for options in ({}, {"persistent_workers": True}):
+        loader = loader_of(**options)
+        for most in (3, 1, 20):
+            for number, (rows, k) in enumerate(loader):
+                got.append(k.tolist())
+                if number == most:
+                    break
+        loader.close()
+        got.append([k.tolist() for _, k in loader])
+        loader.close()
+    return got
+"""
+    first, second = in_ranks(text)
+    assert first == second and isinstance(first, list)
+
+
+def test_a_state_is_every_ranks_and_each_goes_on_from_it() -> None:
+    text = """
+def main(rank):
+    loader = loader_of(persistent_workers=True)
+    whole = [k.tolist() for _, k in loader]
+    batches = iter(loader)
+    before = [next(batches)[1].tolist() for _ in range(5)]
+    state = loader.state_dict()
+    after = [k.tolist() for _, k in batches]
+    loader.close()
+    other = loader_of(persistent_workers=True)
+    other.load_state_dict(state)
+    loaded = other.state_dict() == state
+    again = [k.tolist() for _, k in other]
+    other.close()
+    return state, after == again, loaded, len(whole), len(after)
+"""
+    first, second = in_ranks(text)
+    assert first[0] == second[0]
+    assert first[1:] == second[1:] == (True, True, 16, 11)
+
+
+def test_an_error_of_the_dataset_or_the_sampler_reaches_every_rank() -> None:
+    text = """
+class Fails(Tens):
+    def __getitem__(self, k):
+        if k == 9:
+            raise KeyError("nine")
+        return super().__getitem__(k)
+
+class Sampler(data.Sampler):
+    def __iter__(self):
+        yield from range(20)
+        raise IndexError("no more")
+
+    def __len__(self):
+        return 64
+
+def main(rank):
+    got = []
+    for options in ({"dataset": Fails(), "shuffle": False}, {"shuffle": None, "sampler": Sampler()}):
+        batches = iter(loader_of(**options))
+        count = 0
+        try:
+            for _ in range(16):
+                next(batches)
+                count += 1
+        except Exception as error:
+            got.append((count, type(error).__name__, str(error)[-8:]))
+        batches.close()
+    return got
+"""
+    first, second = in_ranks(text)
+    assert first[0] == second[0] == (2, "KeyError", first[0][2])
+    assert first[1][1] == "IndexError" and second[1][1] == "RuntimeError"
+    assert second[1][2].strip() == "no more"
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["rank 0 keeps its loader", "rank 0 drops its loader"])
+def test_what_fails_before_the_first_epoch_reaches_every_rank(keeps: bool) -> None:
+    text = """
+kept = []
+
+def main(rank):
+    loader = loader_of()
+    if KEEPS:
+        kept.append(loader)
+    if rank == 0:
+        from shmloader.trainer import iterator
+        def full(*_, **__):
+            raise OSError(28, "no room at all")
+        iterator.Segment = full
+    try:
+        next(iter(loader))
+    except Exception as error:
+        return type(error).__name__, str(error)
+"""
+    (first, why), (second, its_why) = in_ranks(f"KEEPS = {keeps}\n{text}")
+    assert first == "OSError" and "no room at all" in why
+    assert second == "RuntimeError" and ("no room at all" in its_why or (not keeps and "rank 0" in its_why)), its_why
+
+
+KILLED = """
+def main(rank):
+    loader = loader_of(persistent_workers=True)
+    count = 0
+    try:
+        for _ in range(4):
+            for rows, k in loader:
+                assert torch.equal(rows, k[:, None].expand_as(rows).float())
+                count += 1
+                if rank == VICTIM and count == 21:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    except RuntimeError as error:
+        return count, str(error)
+    return count, ""
+"""
+
+
+def test_a_reader_is_killed_and_the_others_lose_nothing() -> None:
+    first, second, third = in_ranks(f"VICTIM = 1\n{KILLED}", 3, (0, 2))
+    assert first == third == (64, "") and second is None
+
+
+def test_the_conductor_is_killed_and_readers_get_an_error_behind_what_is_published() -> None:
+    first, *others = in_ranks(f"VICTIM = 0\n{KILLED}", 3, (1, 2))
+    assert first is None
+    for count, error in others:
+        assert 20 <= count <= 25 and "has ended, and all that it published was read" in error
+
+
+def test_a_worker_is_killed_and_every_rank_hears_of_it() -> None:
+    text = """
+class Dies(Tens):
+    def __getitem__(self, k):
+        if k == 30:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(k)
+
+def main(rank):
+    got = []
+    try:
+        for _, k in loader_of(Dies(), shuffle=False):
+            got += k.tolist()
+    except RuntimeError as error:
+        return got, "is killed by signal" in str(error)
+"""
+    first, second = in_ranks(text)
+    assert first == second == (list(range(28)), True)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_ranks_of_two_nodes_are_refused() -> None:
+    here = about_this_process()
+    check_one_node({0: here, 1: here | {"pid": 1}})
+    there = here | {"node": ["another boot", *here["node"][1:]], "host": "b"}
+    with pytest.raises(ValueError, match=r"ranks 4 and 7 cannot share memory.*Give each node a group of its own"):
+        check_one_node({4: here, 5: here, 7: there})
+
+
+def test_a_group_that_is_too_large_is_refused() -> None:
+    check_size(32)
+    with pytest.raises(ValueError, match="a group of 33 ranks, and at most 32"):
+        check_size(33)
+
+
+def test_what_readers_cannot_be_given() -> None:
+    with pytest.raises(ValueError, match="readers should be a process group"):
+        shmloader.DataLoader(range(4), num_workers=1, readers="all")
+    group: Any = torch.distributed.ProcessGroup(0, 1)
+    with pytest.raises(ValueError, match="got num_workers=0"):
+        iter(shmloader.DataLoader(range(4), readers=group))
+    with pytest.raises(ValueError, match="in_order=False"):
+        shmloader.DataLoader(range(4), num_workers=1, readers=group, in_order=False)
+    with pytest.raises(ValueError, match=r"readers and group_by cannot go together.*Leave one of the two out"):
+        shmloader.DataLoader(range(4), 2, num_workers=1, readers=group, group_by=int)
+    with pytest.raises(RuntimeError, match=r"Call iter\(\) instead"):
+        shmloader.DataLoader(range(4), num_workers=1, readers=group).start()
+    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match=r"readers and crew.*Leave crew= out"):
+        shmloader.DataLoader(range(4), crew=crew, readers=group)
+
+
+@pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda:0"}, {"device": "cpu"}], ids=str)
+def test_page_locked_memory_cannot_be_each_ranks_own(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmloader.device.accelerator.kind", lambda: "cuda")
+    monkeypatch.setattr("shmloader.device.accelerator.count", lambda: 1)
+    monkeypatch.setattr("shmloader.requirements._check_device", lambda *_: None)
+    group: Any = torch.distributed.ProcessGroup(0, 1)
+    with pytest.raises(ValueError, match=r"not page-locked.*Leave both out, and copy with batch.to\(device\)"):
+        shmloader.DataLoader(range(4), num_workers=1, readers=group, **options)

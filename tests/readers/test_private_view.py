@@ -1,0 +1,61 @@
+"""What a process writes into a batch, it alone sees, and not in the batch that comes there next."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import pytest
+
+from shmloader.core.private_view import WAYS, PrivateView
+from shmloader.core.trainer import TrainerSide
+from shmloader.ring.segment import Segment
+
+PAGE = mmap.PAGESIZE
+BYTES = 40 * PAGE
+
+
+@pytest.mark.parametrize("ways", [WAYS, WAYS[1:], WAYS[2:]], ids=WAYS)
+def test_written_pages_are_dropped_and_others_stay(ways: tuple[str, ...]) -> None:
+    segment = Segment(1, 2, 2, 2, "memfd", None, remember=False)
+    ring = TrainerSide(segment, False, 2, True)
+    segment.format(ring)
+    segment.commit(ring, 1, BYTES, 0)
+    views = [PrivateView(ring, segment.fd, ways), PrivateView(ring, segment.fd, ways)]
+    assert views[0].way == ways[0] or ways is WAYS  # an older kernel notes nothing
+    shared = mmap.mmap(segment.fd, BYTES, offset=ring.slot_offset(1))
+    for value in (1, 2, 3):
+        shared[:] = bytes([value]) * BYTES
+        for number, view in enumerate(views):
+            view.lend(1, BYTES - 7)
+            seen = (ctypes.c_ubyte * BYTES).from_address(view.address(1))
+            assert bytes(seen) == bytes([value]) * BYTES
+            for at in (0, 5 * PAGE + 17, 6 * PAGE, BYTES - 8):
+                seen[at] = 100 + number
+        for number, view in enumerate(views):
+            seen = (ctypes.c_ubyte * BYTES).from_address(view.address(1))
+            assert bytes(seen).count(100 + number) == 4 and bytes(seen).count(value) == BYTES - 4
+        assert shared[:] == bytes([value]) * BYTES
+    shared.close()
+    del views
+    ring.close()
+    segment.close()
+
+
+def test_a_batch_that_is_larger_than_the_one_before() -> None:
+    segment = Segment(1, 2, 2, 2, "memfd", None, remember=False)
+    ring = TrainerSide(segment, False, 2, True)
+    segment.format(ring)
+    segment.commit(ring, 1, BYTES, 0)
+    view = PrivateView(ring, segment.fd)
+    shared = mmap.mmap(segment.fd, BYTES, offset=ring.slot_offset(1))
+    for value, bytes_lent in ((1, PAGE), (2, 3 * PAGE), (3, 2 * PAGE), (4, BYTES), (5, 1)):
+        shared[:] = bytes([value]) * BYTES
+        view.lend(1, bytes_lent)
+        seen = (ctypes.c_ubyte * bytes_lent).from_address(view.address(1))
+        assert bytes(seen) == bytes([value]) * bytes_lent
+        seen[:] = bytes(bytes_lent)
+    shared.close()
+    del view
+    ring.close()
+    segment.close()

@@ -1,0 +1,252 @@
+"""A loader that one process serves, and others attach to by its name."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from typing import Any
+
+import pytest
+from scripts import run_script
+
+import shmloader
+from shmloader.readers.server import serve
+from shmloader.readers.wire import Wire
+
+BEFORE = """
+import faulthandler, os, signal, sys, time
+import torch, torch.utils.data as data
+import shmloader
+from shmloader.readers.server import serve
+
+NAME = f"test-{os.getpid()}"
+
+class Tens(data.Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, k):
+        return torch.full((700,), float(k)), k
+
+def loader():
+    torch.manual_seed(5)
+    return shmloader.DataLoader(Tens(), batch_size=4, num_workers=2, shuffle=True, persistent_workers=True,
+                                multiprocessing_context="fork")
+
+def forked(function, *arguments):
+    pid = os.fork()
+    if not pid:
+        faulthandler.dump_traceback_later(60, exit=True)
+        failed = 1
+        try:
+            function(*arguments)
+            failed = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(failed)
+    return pid
+
+def attached(**options):
+    while True:
+        try:
+            return shmloader.attach(NAME, **options)
+        except ConnectionError:
+            time.sleep(0.02)
+
+alone = [k.tolist() for _, k in loader()]
+"""
+
+
+def printed(text: str) -> list[str]:
+    ran = run_script(BEFORE + text, 120)
+    assert "Traceback" not in ran.err, ran.err
+    return ran.out.splitlines()
+
+
+def test_a_job_gets_the_loaders_batches_and_one_that_comes_back_goes_on() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+first = attached()
+batches = iter(first)
+got = [next(batches)[1].tolist() for _ in range(7)]
+state = first.state_dict()
+first.close()
+second = attached()
+second.load_state_dict(state)
+batches = iter(second)
+got += [next(batches)[1].tolist() for _ in range(9)]
+third = attached()
+third.load_state_dict(state)
+try:
+    iter(third)
+except RuntimeError as error:
+    print(str(error)[:78])
+got += [k.tolist() for _, k in batches]
+print(got == alone, len(second), second.state_dict()["epoch"])
+print(sum(1 for _ in second))
+second.close()
+os.kill(server, signal.SIGTERM)
+os.waitpid(server, 0)
+try:
+    shmloader.attach(NAME)
+except ConnectionError as error:
+    print("No server" in str(error))
+"""
+    refused, *rest = printed(text)
+    assert refused == "Batch 7 of epoch 0 is not in the ring any more. The next one in it is batch 16"
+    assert rest == ["True 20 1", "20", "True"]
+
+
+def test_a_job_that_joins_in_mid_epoch_names_no_batch_before_it_has_one() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+first = iter(attached())
+got = [next(first)[1].tolist() for _ in range(3)]
+second = attached()
+batches = iter(second)
+print(second.state_dict()["batch"])
+next(first), next(first)  # otherwise nothing more is opened, because the ring is full
+at = alone.index(next(batches)[1].tolist())
+print(second.state_dict()["batch"] == at + 1 > 3)
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["None", "True"]
+
+
+def test_jobs_that_write_in_place_get_the_same_batches_and_join_at_an_epoch() -> None:
+    text = """
+def job(number):
+    with attached(join="epoch") as batches:
+        iter(batches)
+        for epoch in range(3):
+            wrong, seen = 0, []
+            for rows, k in (batches._iterator if not epoch else batches):
+                wrong += not torch.equal(rows, k[:, None].expand_as(rows).float())
+                rows.add_(1000 * number)
+                seen += k.tolist()
+            assert sorted(seen) == list(range(80)) and not wrong, (seen, wrong)
+
+server = forked(serve, loader(), NAME)
+jobs = [forked(job, number) for number in (1, 2, 3)]
+print(*[os.waitpid(pid, 0)[1] for pid in jobs])
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["0 0 0"]
+
+
+def test_a_process_comes_and_goes_as_often_as_it_likes() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+kept, got = [], []
+for at in range(70):
+    with attached() as batches:
+        rows, k = next(iter(batches))
+        got.append(torch.equal(rows, k[:, None].expand_as(rows).float()))
+        if at % 30 == 0:
+            kept.append((rows, k.clone()))
+        rows[1:] = at
+print(all(got), all((rows[0] == k[0]).all() for rows, k in kept))
+open_ones = []
+try:
+    for _ in range(40):
+        open_ones.append(attached())
+        iter(open_ones[-1])
+except RuntimeError as error:
+    print(len(open_ones), str(error)[3:43])
+print(next(open_ones[0]._iterator)[0].shape)
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    first, second, third = printed(text)
+    assert first == "True True" and second.endswith("readers have this loader, or lend batche") and third
+    assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
+
+
+def test_a_job_that_is_too_slow_is_dropped_and_keeps_what_it_has() -> None:
+    text = """
+server = forked(lambda: serve(loader(), NAME, patience=0.2))
+slow = iter(attached())
+rows, k = next(slow)
+quick = attached()
+print(sum(len(k) for _ in range(3) for rows, k in quick) >= 160)
+print(torch.equal(rows, k[:, None].expand_as(rows).float()))
+try:
+    for _ in range(30):
+        next(slow)
+except RuntimeError as error:
+    print("it held up the others for 0.2 seconds" in str(error))
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+quick.close()
+"""
+    assert printed(text) == ["True"] * 3
+
+
+def test_the_server_is_killed_and_the_job_hears_of_it_at_once() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+batches = iter(attached())
+got = [next(batches)[1].tolist() for _ in range(3)]
+os.kill(server, signal.SIGKILL)
+try:
+    while True:
+        got.append(next(batches)[1].tolist())
+except RuntimeError as error:
+    print(got == alone[:len(got)], len(got) < 12, "has ended, and all that it published was read" in str(error))
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["True True True"]
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_nobody_serves() -> None:
+    with pytest.raises(ConnectionError, match=r"No server named 'nobody' runs.*shmloader serve"):
+        shmloader.attach("nobody")
+    with pytest.raises(ValueError, match="join should be 'batch' or 'epoch'"):
+        shmloader.attach("nobody", join="now")
+    with pytest.raises(ValueError, match="spare_slots should be"):
+        shmloader.attach("nobody", spare_slots=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"num_workers": 0}, "num_workers=0 and persistent_workers=False"),
+        ({"num_workers": 1}, "needs num_workers above 0 and persistent_workers=True"),
+        ({"num_workers": 1, "persistent_workers": True, "in_order": False}, "but has in_order=False. Leave it out"),
+        ({"num_workers": 1, "persistent_workers": True, "device": "cpu"}, "device='cpu'"),
+        ({"num_workers": 1, "persistent_workers": True, "pin_memory": True}, "pin_memory=True"),
+        ({"num_workers": 1, "persistent_workers": True, "batch_size": 2, "group_by": int}, "group_by=.*Leave it out"),
+    ],
+)
+def test_a_loader_that_cannot_be_served(options: dict[str, Any], refused: str) -> None:
+    with pytest.raises(ValueError, match=refused):
+        serve(shmloader.DataLoader(range(4), **options), uuid.uuid4().hex)
+
+
+def test_a_crews_loader_cannot_be_served() -> None:
+    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match="Leave crew= out"):
+        serve(shmloader.DataLoader(range(4), crew=crew, persistent_workers=True), uuid.uuid4().hex)
+
+
+def test_a_name_that_is_taken() -> None:
+    name = uuid.uuid4().hex
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    taken.bind(f"\0shmloader/serve/{os.geteuid()}/{name}")
+    taken.listen()
+    made = shmloader.DataLoader(range(4), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    with taken, pytest.raises(OSError, match="Another process serves under the name"):
+        serve(made, name)
+
+
+def test_another_users_socket_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, other:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        with pytest.raises(PermissionError, match=r"is user .*'s, and this one is user 4711's"):
+            Wire(one)
