@@ -137,6 +137,8 @@ def _samples(program: Program) -> str | None:
         get("in_order") is False or any(d.what == "workers" for d in program.actions)
     ):
         return "which batch the sampler's error replaces"
+    if program.order.kind == "raising" and program.does("resume") and program.does("set epoch"):
+        return "where iter() raises what the sampler raised, set_epoch() drops the epoch that it did not resume"
     if program.order.kind in ("raising", "odd batches") and data.habit.startswith("raises"):
         return "two exceptions at a time"
     if get("in_order") is False and data.habit.startswith(("raises", "exits")):
@@ -163,7 +165,8 @@ def _actions(program: Program) -> str | None:
                 return "without workers, an epoch that is left may have drawn nothing"
             # the twin of samples that are seeded, or skipped, has one worker
             alone = seeds_samples(program) or program.get("on_bad_sample")
-            others = program.resumes("workers") or (alone and workers > 1)
+            steals = program.get("schedule") == "steal"  # which prefetches more batches than torch
+            others = program.resumes("workers") or (alone and workers > 1) or steals
             if midway and not fresh and "generator" in program.order.kind and others:
                 return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             if midway and not fresh and unordered:
@@ -235,6 +238,8 @@ def _actions(program: Program) -> str | None:
                 return "no two epochs at a time"
             if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, the outer epoch may have drawn nothing yet"
+            if program.get("schedule") == "steal" and "generator" in program.order.kind:
+                return "torch's sampler draws once more at its end, which a prefetch of more batches reaches sooner"
             nested = True
         elif verb in ("copy", "pickle"):
             if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
