@@ -189,7 +189,7 @@ def test_constants_belong_to_the_stream_that_they_are_used_on() -> None:
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
             with torch.cuda.stream(stream):
                 normalize(torch.zeros(1, 1, 2, 2, dtype=torch.uint8, device="cuda"))
-    held = list(normalize._there.values())
+    held = list(normalize._constants.values())
     assert len({scale.data_ptr() for scale, _ in held}) == len(held) == 3
 
 
