@@ -116,7 +116,7 @@ cdef class Slots:
                 self.fold_one(payload)
             self.free[self.frees] = payload
             self.frees += 1
-        elif self.words == NULL:    # else the memory goes with the last process that maps it
+        elif self.words == NULL:    # where others map the memory too, it goes with the last of them
             self.mapping.give_back(at, self.slot_stride)
             self.mapping.unmap(at, self.slot_stride)
 

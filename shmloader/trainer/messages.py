@@ -4,9 +4,10 @@ A worker reads a message between two batches.  While it makes a long one, messag
 takes some 280 of them.  It also limits how many descriptors of a user may be under way (as many as a process may open).
 A message that is counted and not sent would have the worker wait for it for ever.  So only what was sent is counted:
 
-    1. Who joins waits until the worker has room: it has read most of what was sent, and the kernel takes the
+    1. A ring that joins waits until the worker has room: it has read most of what was sent, and the kernel takes the
        descriptors.  Signals' handlers run meanwhile, so Ctrl-C ends the wait.
-    2. Who parts never waits, since an iterator may end anywhere.  What does not fit is sent before the next message.
+    2. A ring that parts never waits, since an iterator may end anywhere.  What does not fit is sent before the next
+       message.
     3. The last message is the end of the socket, which always fits.
 """
 
@@ -74,7 +75,7 @@ class Messages:
             index: The worker.
             ring: The ring's number.
             first: The sequence from which it serves it.
-            handed: What it is given.
+            handed: The descriptors and the pickle for the worker.
             runs: Whether the worker lives.
 
         Raises:
