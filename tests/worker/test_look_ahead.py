@@ -116,12 +116,12 @@ def test_each_index_once_before_its_sample(options: dict[str, Any], tmp_path: Pa
 
 
 class Held(Recording):
-    """The first sample of each worker waits until all that may be open is open."""
+    """A worker waits before it looks behind its first batch, until all that may be open is open."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __prefetch__(self, indices: Any) -> None:
         while not self.path.with_name("opened").exists():
             time.sleep(0.001)
-        return super().__getitem__(index)
+        super().__prefetch__(indices)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
