@@ -46,7 +46,8 @@ def _program(drawn: random.Random) -> Program:
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
-    special = _some(drawn, 0.35, [_counting, _with_generator, _failing, _among_ranks, _short_of_memory], None)
+    scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _among_ranks, _short_of_memory]
+    special = _some(drawn, 0.4, scenes, None)
     if special:
         return special(drawn, program)
     program = _some(drawn, 0.25, [_prefetched, _forking], _as_it_is)(drawn, program)
@@ -152,6 +153,22 @@ def _failing(drawn: random.Random, program: Program) -> Program:
         program = program.with_options(**dict.fromkeys(gone))
     actions = (BEGIN, Do("take", drawn.randint(1, 7)), SAVE, Do("resume"), BEGIN, REST)
     return replace(program, actions=(*actions, BEGIN, REST) if drawn.random() < 0.5 else actions)
+
+
+def _with_raising_sampler(drawn: random.Random, program: Program) -> Program:
+    """A sampler that raises while batches are under way, and a state that is saved behind the error."""
+    size = drawn.choice([1, 2, 3])
+    ahead = drawn.choice([1, 2]) * drawn.choice([1, 2])  # batches that are open before the first one is taken
+    at = size * (ahead + drawn.randint(0, 4))
+    data = replace(program.data, kind="rows", length=at + size * drawn.randint(1, 3), habit="")
+    program = replace(program, data=data, order=Order("raising", at), batch_size=size, shm="", loader="")
+    gone = (*_OF_ROWS, "max_bad_samples", "max_ring_bytes", "in_order", "persistent_workers")
+    program = program.with_options(**dict.fromkeys(gone))
+    workers = 2 if ahead % 2 == 0 else 1
+    program = program.with_options(num_workers=workers, prefetch_factor=ahead // workers)
+    taken = drawn.randint(1, at // size + 1)
+    actions = (BEGIN, Do("take", taken), SAVE, REST, SAVE)
+    return replace(program, actions=(*actions, Do("resume"), BEGIN, REST) if drawn.random() < 0.5 else actions)
 
 
 def _among_ranks(drawn: random.Random, program: Program) -> Program:
