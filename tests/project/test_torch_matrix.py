@@ -85,3 +85,10 @@ def test_the_rest_goes_on(
 
 def test_the_files_for_the_fork_server_are_there() -> None:
     assert [name for name in FORK_SERVER if not (ROOT / name).is_file()] == []
+
+
+def test_the_wheel_is_built_from_all_of_the_core() -> None:
+    """Where it is built is a copy of these files, and a build there with a file less fails, or is of another tree."""
+    copied = {path for pattern in torch_matrix.CORE_FILES for path in ROOT.glob(pattern)}
+    core = {path for path in (ROOT / "cython_ext").rglob("*") if path.is_file()}
+    assert core and core <= copied, core - copied

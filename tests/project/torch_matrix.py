@@ -51,7 +51,7 @@ PRE_RELEASE = ("3.12", RING)
 # The rest of the suite: torch has no part in it, or no more than in the tests that are run.
 NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example")
 
-CORE_FILES = ("pyproject.toml", "cython_ext/**/*.pyx", "cython_ext/**/*.pxd", "cython_ext/**/*.[ch]")
+CORE_FILES = ("pyproject.toml", "cython_ext/**/*.pyx", "cython_ext/**/*.px[di]", "cython_ext/**/*.[ch]")
 SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/**/*.py", "shmloader/**/*.pyi", "shmloader/py.typed")
 UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = (
