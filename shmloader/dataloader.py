@@ -24,7 +24,7 @@ from shmloader.trainer import start
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.readers.group import leave
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.replacements import pool_of
+    from shmloader.trainer.sample_pool import pool_of
     from shmloader.trainer.templates import end_template
     from shmloader.worker.side_by_side import close_loop
 

@@ -19,7 +19,7 @@ if off_the_ring.why_not_here() is None:
     from shmloader.readers.group import seat_of
     from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.replacements import end_workers_of_another_pool
+    from shmloader.trainer.sample_pool import end_workers_of_another_pool
     from shmloader.trainer.without_workers import without_workers
 
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__

@@ -64,7 +64,7 @@ from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery, PassedOn
 from shmloader.trainer.member import Member
-from shmloader.trainer.replacements import given_pool
+from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.shared_workers import shared_by

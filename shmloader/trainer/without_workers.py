@@ -22,7 +22,7 @@ from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, tally_of
-from shmloader.trainer.replacements import pool_of
+from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh

@@ -15,7 +15,7 @@ resume.
     4. The report of replaced samples lies after the description of the batch (WorkerSide.report), and is counted when
        the batch is taken.  A batch without bad samples has report size 0.
     5. A dataset whose samples all raise must end.  So at most TRIES others are tried.
-    6. Only samples that the sampler may give are taken (trainer/replacements.py).  Workers get these indices when they
+    6. Only samples that the sampler may give are taken (trainer/sample_pool.py).  Workers get these indices when they
        start.  If they differ when an epoch begins, the workers are ended and started again.
 """
 
