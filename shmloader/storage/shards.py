@@ -29,39 +29,40 @@ MiB = 1 << 20
 class Shards(Dataset[Any]):
     """A map-style dataset of samples that lie in shards: WebDataset's tar archives, Parquet or Arrow files.
 
-    Any sample can be read without the others, by an index of where each lies.  So shuffling, samplers, resume, ranks
-    and stealing are what they are for any other dataset.  Shards that lie here are read by `pread`; others (s3://, gs://,
-    hf://, https://) by fsspec, in ranges.
+    An index records where each sample lies, so any sample can be read without the others.  Shuffling, samplers, resume,
+    ranks and stealing work as for any other dataset.  Local shards are read by `pread`.  Remote ones (s3://, gs://,
+    hf://, https://) are read by fsspec, in ranges.
 
-    The index is made at the first len(), with a progress bar, or before by `shmloader index URLS`.  It is a file beside
-    the shards, or in ~/.cache/shmloader, that all workers map.  Shards whose size or time has changed are listed again.
+    The first len() makes the index, with a progress bar; or `shmloader index URLS` makes it before.  It is a file that
+    all workers map, beside the shards or in ~/.cache/shmloader.  A shard is listed again if its size or time changes.
 
     Args:
-        urls: A path or URL, or several; with braces (train-{000..127}.tar) or with a pattern (train-*.tar).  Or a JSON
-            file in which `wids` lists shards.
-        columns: What of a sample is read; None (default): all.  Of tars the extensions of its members, of tables the
-            names of columns: ("jpg;png", "cls").  The first that is there is taken, and "image=jpg;png" calls it image.
-        decode: Tars: False (default): members are bytes.  True: txt, cls, json, npy and npz become what WebDataset's
-            decode() makes of them, others stay bytes.  A dict: the same, with functions of bytes for further
-            extensions, or None for those that stay bytes.  Tables: a dict with functions of values, by column.
+        urls: One path or URL, or several.  They may have braces (`train-{000..127}.tar`) or a pattern (`train-*.tar`).
+            It may also be a JSON file in which `wids` lists shards.
+        columns: Which parts of a sample are read; None (default): all.  Name members of a tar by their extensions, and
+            columns of a table by their names.  "jpg;png" takes the first that the sample has, and "image=jpg;png" also
+            renames it to "image".
+        decode: For tars, False (default) leaves members as bytes.  True decodes txt, cls, json, npy and npz as
+            WebDataset's decode() does.  A dict does the same, and maps further extensions to functions of bytes, or to
+            None if they stay bytes.  For tables, a dict maps columns to functions of values.
         index: The index's file (default: beside the shards, or in the user's cache).
         storage_options: For fsspec's file system: credentials, timeouts.
         open_files: How many shards a process has open at a time (default 64).
-        prefetch_bytes: Bytes of samples that a process reads before they are asked for (default 64 MiB); see
+        prefetch_bytes: Bytes of samples that a process reads before they are needed (default 64 MiB); see
             __prefetch__().
         cache_bytes: Bytes of decoded row groups that a process keeps (default 256 MiB).
         progress: Whether a progress bar is drawn while an index is made (default True).
 
     Attributes:
         urls: The shards: absolute paths, and URLs.
-        index_path: Where the index is; asking for it makes it.
+        index_path: The path of the index.  Reading this attribute makes the index if it is missing or out of date.
 
     Raises:
         ValueError: No shard is named, one is compressed, or they are of several formats.
         FileNotFoundError: A pattern matches nothing.
 
-    A sample of a tar is a dict with "__key__", "__url__" and the members by their extensions: what WebDataset gives,
-    in its order.  A sample of a table is a dict of its columns.
+    A sample of a tar is the dict that WebDataset makes, in its order: "__key__", "__url__" and the members by their
+    extensions.  A sample of a table is a dict of its columns.
 
     Example:
         >>> shards = shmloader.Shards("train-{000000..000127}.tar", decode=True)
