@@ -1,8 +1,8 @@
-"""A worker that serves several loaders, one batch of whichever after another: NOTE [ Crew ] in shared_workers.py.
+"""A worker that makes batches of several loaders in turns: NOTE [ Crew ] in shared_workers.py.
 
-What one loader's code finds in here is what it finds in workers of its own.  So whatever is the process's and of a
-loader (the random states, what get_worker_info() says, torch's map of collate functions) is put aside when the worker
-turns to another loader, and taken up again when it comes back.
+The code of each loader finds here what it would find in workers of its own.  Some of that belongs to the process: the
+random states, the result of get_worker_info(), torch's map of collate functions.  When the worker turns to another
+loader, it puts these aside.  When it comes back, it restores them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 
-JOIN, PART = 1, 2  # kinds of messages; 0: what one should say is lost
-SHARED = ("dataset", "collate_fn", "init_fn")  # of a loader, what a worker may have been started with
+JOIN, PART = 1, 2  # kinds of messages; 0: the message was lost on the way
+SHARED = ("dataset", "collate_fn", "init_fn")  # a loader's arguments that a worker may have had since its start
 
 
 def work_in_crew(
@@ -49,31 +49,32 @@ def work_in_crew(
         channel: To the trainer.
         spin: Whether it may pause on its core before it sleeps.
         paper: Where to write its stack when the trainer asks.
-        outlives: Whether it goes on when its group is sent a signal: NOTE [ Group signals ].
-        arguments: For each of SHARED, those of the loaders that were there at the start, by the loader's number.
+        outlives: Whether it survives signals to its group: NOTE [ Group signals ].
+        arguments: For each name in SHARED, a dict with the arguments of the loaders that existed at the start, by the
+            loader's number.
     """
     begin(segment.trainer, outlives)
     _torch.set_worker_signal_handlers()
     if outlives:
-        outlive_signals(segment.trainer)  # again: torch has a handler for SIGTERM, too
-    gc.freeze()  # what is here by now is here to stay: see work() in loop.py
+        outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
+    gc.freeze()  # the objects that exist now live as long as the worker: see work() in loop.py
     if paper is not None:
         paper.tell()
     inherited = dict(arguments)
     arguments.clear()
-    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
+    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it too
         _CrewLoop(segment, channel, spin, worker_id, inherited).run()
     _torch.set_worker_info(None)
 
 
 class _Seat:
-    """What a worker has of one loader.
+    """A worker's part in one loader.
 
     Args:
-        worker: It.
+        worker: Makes the loader's batches.
         side: Its side of the loader's ring.
         segment: The ring's memory.
-        frozen: Whether the collector passes over its dataset.
+        frozen: Whether the collector skips the loader's dataset.
     """
 
     def __init__(self, worker: Worker, side: WorkerSide, segment: Segment, frozen: bool) -> None:
@@ -84,7 +85,7 @@ class _Seat:
         self._aside: tuple[Any, ...] = ()
 
     def put_aside(self) -> None:
-        """Keep what is the process's and of this loader."""
+        """Save the loader's part of the process's state."""
         self.side.turn_away()
         self._aside = (
             random.getstate(),
@@ -95,7 +96,7 @@ class _Seat:
         )
 
     def take_up(self) -> None:
-        """Have it be the process's again."""
+        """Restore what put_aside() has saved."""
         of_random, of_numpy, of_torch, info, entries = self._aside
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)
@@ -106,7 +107,7 @@ class _Seat:
         self.side.turn_to()
 
     def close(self) -> None:
-        """Leave the ring's memory."""
+        """Unmap the ring's memory."""
         self._segment.close()
 
 
@@ -121,13 +122,13 @@ class _CrewLoop:
         self._me = me
         self._hand = Hand(Board(segment.mapping, segment.workers), me, spin)
         self._inherited = inherited
-        self._entries = dict(default_collate_fn_map)  # as they are before any loader's are in there
+        self._entries = dict(default_collate_fn_map)  # the entries before any loader has added its own
         self._seats: dict[int, _Seat] = {}  # by the number of the ring
         self._sides: list[WorkerSide] = []
         self._current: _Seat | None = None
 
     def run(self) -> None:
-        """Make batches, and do what messages say, until the trainer closes its end."""
+        """Make batches, and handle messages, until the trainer closes its end."""
         try:
             while True:
                 claimed = self._hand.claim(self._sides)
@@ -156,7 +157,7 @@ class _CrewLoop:
             self._current = None
 
     def _obey(self) -> bool:
-        """Do what the next message says; false where there are no more."""
+        """Handle the next message; false if the trainer has closed its end."""
         message = handed_over.receive(self._channel.socket)
         if message is None:
             return False
@@ -184,26 +185,30 @@ class _CrewLoop:
             arguments: dict[str, Any] = {}
             try:
                 arguments = self._inherited_by(token) | values.next()
-            except Exception:  # in its own workers, the process would end by that
+            except Exception:  # a worker with one loader would end with it; this one has other loaders
                 error = caught(f"in DataLoader worker process {self._me}")
         self._entries = dict(default_collate_fn_map)  # modules that were imported may have added some
         is_sound = error is None
         worker = Worker(segment, side, **arguments) if is_sound else Worker.that_cannot_begin(segment, side, error)
         persists = bool(arguments.get("persists"))
         del arguments
-        if persists:  # it is here to stay, and no collection is to walk through it: see work() in loop.py
+        if persists:  # the dataset lives long, so the collector should skip it: see work() in loop.py
             gc.freeze()
         self._current = self._seats[message.number] = _Seat(worker, side, segment, persists)
         self._sides = [seat.side for seat in self._seats.values()]
 
     def _inherited_by(self, token: int) -> dict[str, Any]:
-        """What this process was started with of a loader.  It is given once, because use changes it.  -1: nothing."""
+        """The loader's arguments that this process got at its start.  Each is given once, because use changes it.
+
+        Args:
+            token: The loader's number; -1: it did not exist then.
+        """
         if token < 0:
             return {}
         return {name: self._inherited[name].pop(token) for name in SHARED}
 
     def _part(self, number: int) -> bool:
-        """Serve a ring no longer, which is about to be closed.  Returns whether what it held was frozen."""
+        """Stop serving a ring, because it is about to be closed; returns whether its dataset was frozen."""
         seat = self._seats.pop(number, None)
         if seat is None:
             return False
@@ -217,7 +222,7 @@ class _CrewLoop:
         return seat.frozen
 
     def _collect(self, frozen: bool) -> None:
-        """Have the dataset of a loader that is gone be gone too: it may be part of a cycle."""
+        """Free the dataset of a loader that is gone.  It may be part of a cycle, so this takes a collection."""
         if frozen:
             gc.unfreeze()
         gc.collect()
