@@ -13,11 +13,11 @@ from torch.utils.data import Dataset
 
 from shmloader.storage.decoders import Decode
 from shmloader.storage.index_file import IndexFile
+from shmloader.storage.local_files import LocalFiles
 from shmloader.storage.make_index import Wanted, find_or_make
 from shmloader.storage.names import TAR, format_of, local_path, shards_of
-from shmloader.storage.near import NearFiles
 from shmloader.storage.read_ahead import ReadAhead
-from shmloader.storage.remote import FarFiles, OfThisProcess
+from shmloader.storage.remote import OfThisProcess, RemoteFiles
 from shmloader.storage.tables import Tables
 from shmloader.storage.tars import Column, Tars
 
@@ -103,15 +103,15 @@ class Shards(Dataset[Any]):
         path = None if index is None else local_path(os.fspath(index))
         self._which = Wanted(self.urls, self._kind, counted, path, options, progress)
         self._cache_bytes = cache_bytes
-        self._near = NearFiles(open_files)
-        self._far = OfThisProcess(partial(FarFiles, options))
+        self._local = LocalFiles(open_files)
+        self._remote = OfThisProcess(partial(RemoteFiles, options))
         self._ahead = ReadAhead(prefetch_bytes)
         self._read_by: Tars | Tables | None = None  # once there is an index
-        self._known: tuple[str, str] | None = None  # the index of the process that has pickled it: path and sum
+        self._known: tuple[str, str] | None = None  # path and sum of the index in the process that pickled this object
 
     @property
     def index_path(self) -> str:
-        """Where the index is."""
+        """The path of the index, which is made if it is missing or out of date."""
         return self._index().path
 
     @property
@@ -120,13 +120,13 @@ class Shards(Dataset[Any]):
         return self._kind == TAR
 
     def make_index(self) -> IndexFile:
-        """Make the index again, whatever is there."""
+        """Make the index again, even if it is up to date."""
         index = find_or_make(self._which, rebuild=True)
         self._use(index)
         return index
 
     def facts(self) -> dict[str, Any]:
-        """Of the index: where it is, its bytes, and how many members or row groups it knows."""
+        """The index's path, its bytes, and its number of members or row groups."""
         index = self._index()
         parts = len(index["member_place" if self.is_tar else "group_rows"])
         return {"index": index.path, "bytes": os.stat(index.path).st_size, "parts": parts}
@@ -142,21 +142,21 @@ class Shards(Dataset[Any]):
         return self._source().values(self._checked(index), columns, decoded)
 
     def __place__(self, index: Any) -> int:
-        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's.
+        """The number of a sample's shard, or of its row group: reading another sample from there costs little.
 
-        A loader with `group_by="place"` asks for it.
+        A loader with `group_by="place"` calls it.
         """
         return self._source().place(self._checked(index))
 
     def __prefetch__(self, indices: Iterable[Any], columns: Sequence[Column] | None = None) -> None:
-        """Begin to read samples that will be asked for; returns at once.
+        """Begin to read samples that will be needed; returns at once.
 
-        Shards that lie here are read by the kernel (posix_fadvise), others by requests under way at the same time, up
-        to `prefetch_bytes`.  What is not asked for then is dropped.  An error is left to __getitem__.
+        The kernel reads local shards (posix_fadvise).  Remote ones are read by requests, several at a time, up to
+        `prefetch_bytes`.  Samples that are skipped later are dropped.  If a read fails, __getitem__ raises the error.
 
         Args:
-            indices: Of the samples, in the order in which they will be asked for.
-            columns: See values(); None: as __getitem__ reads them.
+            indices: The indices of the samples, in the order in which they will be needed.
+            columns: See values(); None: those that __getitem__ reads.
         """
         count = len(self._source())
         known = [at + count if at < 0 else at for at in map(operator.index, indices) if -count <= at < count]
@@ -187,12 +187,12 @@ class Shards(Dataset[Any]):
         return self._read_by
 
     def _found(self) -> IndexFile:
-        """The index: of the process that this one was spawned by, or of the shards as they are now."""
+        """The index that the parent process has; without a parent, the index of the shards as they are now."""
         if self._known is not None:
             try:
                 return IndexFile(*self._known)
             except (OSError, ValueError):
-                if multiprocessing.parent_process() is not None:  # the sampler's indices are of that index
+                if multiprocessing.parent_process() is not None:  # the sampler's indices refer to the parent's index
                     raise
         return find_or_make(self._which)
 
@@ -204,9 +204,11 @@ class Shards(Dataset[Any]):
     def _use(self, index: IndexFile) -> None:
         self._opened = index
         if self._kind == TAR:
-            self._read_by = Tars(self.urls, index, self._near, self._far, self._ahead, self.decode)
+            self._read_by = Tars(self.urls, index, self._local, self._remote, self._ahead, self.decode)
         else:
-            self._read_by = Tables(self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes)
+            self._read_by = Tables(
+                self._kind, self.urls, index, self._remote, self._ahead, self.decode, self._cache_bytes
+            )
 
 
 def named_columns(columns: Iterable[str]) -> list[Column]:
