@@ -21,7 +21,7 @@ cdef str REMEDY = (
 
 @cython.collection_type("sequence")     # for match statements
 cdef class FrozenList:
-    """A list that does not change, whose items lie in memory that many processes share; see NOTE [ FrozenLists ].
+    """A list that does not change, whose items lie in memory that many processes share; see NOTE [ Columns ].
 
     It has all methods of a list that do not change it.  A slice, a sum and a copy are lists.
 
