@@ -58,12 +58,12 @@ def prefetch_of(dataset: Any) -> Prefetch | None:
 
 
 def is_torchs(dataset: Any, kind: Any) -> bool:
-    """Whether a dataset gives the samples that this wrapper of torch's gives: it, or a class that adds to it."""
+    """Whether a dataset is this wrapper of torch's, or a subclass that makes samples in the same way."""
     return isinstance(dataset, kind) and type(dataset).__getitem__ is kind.__getitem__
 
 
 def _of_several(dataset: ConcatDataset[Any]) -> Prefetch | None:
-    """The same for datasets one after another: each gets the indices that are its own, as it counts them."""
+    """prefetch_of() for a ConcatDataset: each part gets its own indices, counted from its beginning."""
     of_each = [prefetch_of(part) for part in dataset.datasets]
     if not any(of_each):
         return None

@@ -203,7 +203,7 @@ class Worker:
             self._looks.end()
 
     def take_up(self) -> None:
-        """The process turns to this loader again: NOTE [ Crew ]."""
+        """Continue with this loader, because the process turns to it again: NOTE [ Crew ]."""
         if self._looks is not None:
             self._looks.listen()
 
@@ -310,7 +310,7 @@ class Worker:
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish."""
-        if self._is_over:  # tasks were under way when it ended, and some streams start again if asked once more
+        if self._is_over:  # tasks may be under way when a stream ends, and some streams would start again
             return SKIPPED
         if self._error is not None:
             # A stream that cannot be resumed raises for each task.  Otherwise the error comes once, as in torch.
