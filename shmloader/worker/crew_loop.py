@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -30,6 +32,7 @@ from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 
 JOIN, PART = 1, 2  # kinds of messages; 0: the message was lost on the way
+COLLECT_EVERY = 8  # after this many loaders with frozen datasets have parted: see _CrewLoop._collect()
 SHARED = ("dataset", "collate_fn", "init_fn")  # a loader's arguments that a worker may have had since its start
 
 
@@ -74,13 +77,15 @@ class _Seat:
         worker: Makes the loader's batches.
         side: Its side of the loader's ring.
         segment: The ring's memory.
-        frozen: Whether the collector skips the loader's dataset.
+        frozen_dataset: Returns the dataset if it is alive and the collector skips it; None: the collector skips none.
     """
 
-    def __init__(self, worker: Worker, side: WorkerSide, segment: Segment, frozen: bool) -> None:
+    def __init__(
+        self, worker: Worker, side: WorkerSide, segment: Segment, frozen_dataset: Callable[[], Any] | None
+    ) -> None:
         self.worker = worker
         self.side = side
-        self.frozen = frozen
+        self.frozen_dataset = frozen_dataset
         self._segment = segment
         self._aside: tuple[Any, ...] = ()
 
@@ -126,6 +131,7 @@ class _CrewLoop:
         self._seats: dict[int, _Seat] = {}  # by the number of the ring
         self._sides: list[WorkerSide] = []
         self._current: _Seat | None = None
+        self._frozen_parts = 0  # loaders that have parted since the last collection of frozen objects
 
     def run(self) -> None:
         """Make batches, and handle messages, until the trainer closes its end."""
@@ -136,14 +142,17 @@ class _CrewLoop:
                     if not self._obey():
                         return
                 else:
-                    side, written = claimed
-                    seat = self._current
-                    if seat is None or seat.side is not side:
-                        seat = self._turn_to(next(seat for seat in self._seats.values() if seat.side is side))
-                    seat.worker.make(written)
+                    self._make(*claimed)
         finally:
             for seat in self._seats.values():
                 seat.worker.end()
+
+    def _make(self, side: WorkerSide, written: Any) -> None:
+        """Make what was claimed of a loader's ring; a function, because a variable of run() would keep that loader."""
+        seat = self._current
+        if seat is None or seat.side is not side:
+            seat = self._turn_to(next(seat for seat in self._seats.values() if seat.side is side))
+        seat.worker.make(written)
 
     def _turn_to(self, seat: _Seat) -> _Seat:
         self._put_aside()
@@ -165,9 +174,9 @@ class _CrewLoop:
             self._join(message)
             self._hand.heard()
         elif message.kind == PART:
-            frozen = self._part(message.number)
+            frozen_dataset = self._part(message.number)
             self._hand.heard()  # first, because the trainer may wait for it
-            self._collect(frozen)
+            self._collect(frozen_dataset)
         else:
             self._hand.heard()
         return True
@@ -190,11 +199,12 @@ class _CrewLoop:
         self._entries = dict(default_collate_fn_map)  # modules that were imported may have added some
         is_sound = error is None
         worker = Worker(segment, side, **arguments) if is_sound else Worker.that_cannot_begin(segment, side, error)
-        persists = bool(arguments.get("persists"))
-        del arguments
-        if persists:  # the dataset lives long, so the collector should skip it: see work() in loop.py
+        frozen_dataset = None
+        if arguments.get("persists"):  # the dataset lives long, so the collector should skip it: see work() in loop.py
+            frozen_dataset = _seen(arguments["dataset"]) if token < 0 else _forked
             gc.freeze()
-        self._current = self._seats[message.number] = _Seat(worker, side, segment, persists)
+        del arguments
+        self._current = self._seats[message.number] = _Seat(worker, side, segment, frozen_dataset)
         self._sides = [seat.side for seat in self._seats.values()]
 
     def _inherited_by(self, token: int) -> dict[str, Any]:
@@ -207,11 +217,11 @@ class _CrewLoop:
             return {}
         return {name: self._inherited[name].pop(token) for name in SHARED}
 
-    def _part(self, number: int) -> bool:
-        """Stop serving a ring, because it is about to be closed; returns whether its dataset was frozen."""
+    def _part(self, number: int) -> Callable[[], Any] | None:
+        """Stop serving a ring, because it is about to be closed; returns the seat's `frozen_dataset`."""
         seat = self._seats.pop(number, None)
         if seat is None:
-            return False
+            return None
         self._sides = [seat.side for seat in self._seats.values()]
         seat.worker.end()
         seat.close()
@@ -219,15 +229,36 @@ class _CrewLoop:
             self._current = None
             _torch.set_worker_info(None)
             _set_entries(self._entries)
-        return seat.frozen
+        return seat.frozen_dataset
 
-    def _collect(self, frozen: bool) -> None:
-        """Free the dataset of a loader that is gone.  It may be part of a cycle, so this takes a collection."""
-        if frozen:
+    def _collect(self, frozen_dataset: Callable[[], Any] | None) -> None:
+        """Free the dataset of a loader that is gone.  It may be part of a cycle, so this takes a collection.
+
+        A collection of frozen objects walks through all of them, also through those that were forked with the trainer.
+        It takes half a second for a million objects, and copies their pages.  So it is made at once only if the dataset
+        is still alive.  Otherwise it is made after COLLECT_EVERY loaders, because a part of it may be in a cycle.
+        """
+        if frozen_dataset is None:
+            gc.collect()
+            return
+        self._frozen_parts += 1
+        if self._frozen_parts == COLLECT_EVERY or frozen_dataset() is not None:
+            self._frozen_parts = 0
             gc.unfreeze()
-        gc.collect()
-        if frozen:
+            gc.collect()
             gc.freeze()
+
+
+def _forked() -> None:
+    """Stands for a weak reference to a forked dataset.  The trainer's copied loader keeps that dataset alive here."""
+
+
+def _seen(dataset: Any) -> Callable[[], Any]:
+    """A weak reference to a dataset; or a function that returns True, if the class allows no weak references."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return lambda: True
 
 
 def _set_entries(entries: dict[Any, Any]) -> None:

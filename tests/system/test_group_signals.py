@@ -374,7 +374,7 @@ def test_a_worker_that_dies_while_the_interpreter_exits_raises_nothing() -> None
         import shmloader
 
         def kill_a_worker():
-            worker = multiprocessing.active_children()[0]
+            worker = workers[0]  # it may have ended by now, and active_children() would reap it
             os.kill(worker.pid, signal.SIGKILL)
             os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
             signal.raise_signal(signal.SIGCHLD)  # the handler finds the worker dead, and not reaped
@@ -383,6 +383,7 @@ def test_a_worker_that_dies_while_the_interpreter_exits_raises_nothing() -> None
         Finalize(None, kill_a_worker, exitpriority=0)  # of one priority, what was registered first is called last
         iterator = iter(shmloader.DataLoader([1, 2, 3, 4], num_workers=2))
         print(next(iterator))
+        workers = multiprocessing.active_children()
         """
     )
     assert ran.out == "tensor([1])\ndead\n", f"{ran.out}\n{ran.err}"

@@ -21,15 +21,17 @@ from shmloader.trainer.messages import UNHEARD
 
 
 class Gated(Dataset[int]):
-    """Its sample 1, which is worker 1's, is not there before a file is."""
+    """Its sample 1, which is worker 1's, is not there before a file is; another file says that it is asked for."""
 
     def __init__(self, gate: Path) -> None:
-        self.gate = gate
+        self.gate, self.asked = gate, gate.with_name("asked")
 
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> int:
+        if index == 1:
+            self.asked.touch()
         while index == 1 and not self.gate.exists():
             threading.Event().wait(0.01)
         return index
@@ -101,6 +103,8 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hears_nothing(tmp_path: Path) ->
     with Crew(2, multiprocessing_context="fork") as crew:
         busy = iter(shmloader.DataLoader(Gated(tmp_path / "gate"), crew=crew))
         next(busy)
+        while not (tmp_path / "asked").exists():  # until then worker 1 hears what is sent
+            time.sleep(0.001)
         short = shmloader.DataLoader([7], crew=crew)  # worker 1 has nothing to give here, and much to hear
         begun = 0
         try:
