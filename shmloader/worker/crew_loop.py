@@ -250,7 +250,7 @@ class _CrewLoop:
 
 
 def _forked() -> None:
-    """Stands for a weak reference to a forked dataset.  The trainer's copied loader keeps that dataset alive here."""
+    """Stands for a weak reference to a forked dataset, which no collection frees: the trainer's own loader keeps it."""
 
 
 def _seen(dataset: Any) -> Callable[[], Any]:
