@@ -13,8 +13,9 @@ static uint32_t entry(int is_ac, int symbol, int length)
     return (uint32_t)(length + extra) | advance << 8 | (uint32_t)length << 16 | (uint32_t)extra << 24;
 }
 
-/* As many symbols as have their codes in these bits; the extra bits of the last one may lie beyond.  An entry advances
- * by half a block at most.  Near the end of a block the reader takes one symbol at a time, so this keeps that rare. */
+/* As many symbols as have their codes in these bits; the extra bits of the last one may lie beyond.  No symbol is
+ * added once the entry has advanced by more than half a block.  Near the end of a block the reader takes one symbol at a
+ * time, and short entries make that rare. */
 static uint32_t leap(const huffman_table *table, int index)
 {
     enum { MASK = (1 << HUFFMAN_LEAP) - 1, FAR = 40 };

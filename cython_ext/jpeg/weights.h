@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     int count;              /* lines of the result */
-    int first, lines;       /* exact weights: the picture's lines that they need, counted from `first` */
+    int first, lines;       /* exact weights: the first of the picture's lines that they need, and how many */
     int most;               /* the largest number of taps, made even */
     jpeg_blend *blends;
     jpeg_weight *weights;
