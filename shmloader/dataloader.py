@@ -484,7 +484,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             leave(self)
 
     def _end_workers(self) -> None:
-        """The same when the loader itself needs it.  A trace of this loader continues with its next workers."""
+        """End the workers because the loader itself needs others.  A trace continues with those."""
         for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None

@@ -145,7 +145,7 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
 
 
 class Asked:
-    """What torch's `__iter__` needs of a loader without workers.
+    """Stands in for a loader without workers, in a call of torch's `__iter__`.
 
     torch's profiler recognises such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our
     method of that name must not stand between them.

@@ -297,7 +297,7 @@ cdef class Writer:
         return out
 
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
-        """The same for rows that were written in their places; None if they were not."""
+        """The result of stack_arrays() for rows that were written in their places; None if they were not."""
         cdef object at = self.laid.get(<uint64_t>rows[0])
         cdef Py_ssize_t k, start
         if at is None:
@@ -353,7 +353,7 @@ cdef class Writer:
         return 0
 
     cdef int place_rows(self, object leaf, list words) except -1:
-        """The same for the rows of a chunk; the meta describes the whole batch."""
+        """Put the rows of a chunk into the payload.  The meta describes the leaf of the whole batch."""
         cdef elements of
         cdef tuple shape = look_at(leaf, &of), strides = None
         cdef Py_ssize_t at, size

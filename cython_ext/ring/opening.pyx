@@ -93,7 +93,7 @@ cdef class OpeningSide(Ring):
         return self.current if self.next is None else self.next
 
     cdef Reading reading(self):
-        """Of the epoch whose batch is the next one that is taken, or the one that is being read."""
+        """The Reading of the epoch whose batch is taken next, or is being read now."""
         return (self.current if self.next is None or self.current.is_under_way() else self.next).reading
 
     cdef int forget_epochs(self) except -1:

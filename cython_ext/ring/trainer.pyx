@@ -225,14 +225,14 @@ cdef class TrainerSide(OpeningSide):
         return self.keep_state()
 
     cdef int keep_state(self) except -1:
-        """What a stream said behind the batch that was taken last is the latest that is known of it: NOTE [ Cells ]."""
+        """From now on, the state after the batch that was taken last counts for its stream: NOTE [ Cells ]."""
         return self.cell_owners.keep(self.current.reading.worker)
 
     def states(self) -> list:
-        """What each worker's stream said of itself behind the last batch of it that was handed out, or at its end.
+        """The state of each worker's stream after its last batch that was handed out, or at its end.
 
         Returns:
-            For each worker what it said; None where it said nothing; b"" where there was no memory to write it down.
+            The states, by worker.  None: it gave none.  b"": there was no memory to write it.
         """
         self.mapping.check_open()
         return self.cell_owners.read()

@@ -180,7 +180,7 @@ cdef class WorkerSide(Ring):
         self.lane.turned_away()
 
     def turn_to(self) -> None:
-        """It is at work for this ring again."""
+        """Note that the worker works for this ring again."""
         self.lane.turned_to()
 
     @property
@@ -425,8 +425,8 @@ cdef class WorkerSide(Ring):
         self.handover.leave(self.cursor, states)
 
     def recall(self):
-        """What the worker before this one left at the end of the last sequence that it published; None: nothing.
+        """The random states that the worker before this one left with the last sequence that it published; None: none.
 
-        To be asked when the next sequence is claimed.
+        Call it when the next sequence is claimed.
         """
         return self.handover.take(self.cursor)

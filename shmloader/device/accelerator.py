@@ -83,7 +83,7 @@ class Accelerator(Protocol):
         """Events that pass when all present work of these streams is done."""
 
     def mark(self) -> Any:
-        """The same for this thread's current stream on this device only."""
+        """An event that passes when all present work of this thread's current stream, on this device, is done."""
 
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
@@ -121,7 +121,7 @@ class Accelerator(Protocol):
         """Start to copy a tensor to the device, on this thread's stream."""
 
     def to(self, value: Any) -> Any:
-        """The same for an object with its own `.to()`."""
+        """Start to copy an object that has its own `.to()`."""
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
         """Have this thread's stream, but not the thread, wait for the event, and keep the tensors for the stream."""

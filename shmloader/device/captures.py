@@ -59,7 +59,7 @@ def relaxed() -> Iterator[None]:
 
 
 def relax() -> None:
-    """The same for all further calls of this thread."""
+    """From now on, no call of this thread breaks a capture."""
     exchange_mode(RELAXED)
 
 

@@ -171,7 +171,7 @@ class Run:
         return False
 
     def leave_from_inside(self) -> None:
-        """The same, called by the thread itself at any point."""
+        """leave(), called by the thread itself at any point."""
         self._closes = True
         if self._over:
             self._close_source()

@@ -140,7 +140,7 @@ class IndexFile:
         return bytes(self.bytes(name, at)).decode("utf-8", "surrogateescape")
 
     def bytes(self, name: str, at: int) -> Any:
-        """The same piece, as bytes in the mapped file."""
+        """A piece of a text, as bytes in the mapped file."""
         ends = self._columns[f"{name}_ends"]
         return self._columns[name][ends[at - 1] if at else 0 : ends[at]]
 

@@ -149,7 +149,7 @@ class held:
 
 
 class held_in_del(held):
-    """The same in a `__del__()`, where an exception from a handler would be printed and dropped.
+    """held() for a `__del__()`, where an exception from a handler would be printed and dropped.
 
     So a handler is called after the object is gone, or after the collection in which it dies.  Then everything in
     Python that this calls, such as the callbacks of weak references, is over too.  let_through() does nothing before

@@ -151,7 +151,7 @@ def _put(spec: Any, sample: Any, places: Iterable[Any]) -> Any:
 
 
 def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any, Any]]) -> Any:
-    """The same for a part.  Copies are only recorded, because a source may lie in another one's place."""
+    """_put() for a part of a sample.  Copies are only recorded, because a source may lie in another one's place."""
     if spec is None:
         if isinstance(part, (torch.Tensor, numpy.ndarray)):
             raise _Unlike
@@ -285,7 +285,7 @@ class InPlace:
         return list(zip(*columns, strict=True))
 
     def _lay_like(self, sample: Any, count: int, has_others: bool = False) -> list[Any] | None:
-        """The same for samples like this one.  If this batch has other places already, they hold for the next one."""
+        """_lay() for samples like this one.  If this batch has places already, the new ones hold for the next batch."""
         self._writer.forget_places()
         self._spec = _spec_or_none(sample)
         return None if has_others else self._lay(count)
