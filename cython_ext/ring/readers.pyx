@@ -40,7 +40,7 @@ cdef class Readers:
     # ----------------------------------------------------------------------------------------------------- room
 
     cdef void advance(self) noexcept:
-        """Move all_took past the sequences that all have taken.  Without readers it stays, so a new one gets the rest."""
+        """Move all_took past the sequences that all have taken.  Without readers it stays; a new one gets the rest."""
         cdef ring_given *given
         if not self.live and not self.reads:
             return
@@ -107,12 +107,12 @@ cdef class Readers:
         """Give an index to another process.
 
         Args:
-            at: the sequence that it begins with: one of find(), or the next one that is opened; None: that one, or
-                where nobody reads now, the first one that nobody has taken.
-            index: which one; None: the lowest that is free.
+            at: the sequence that it begins with: one of find(), or the next one that is opened; None: that one, or if
+                there is no reader now, the first one that was not taken.
+            index: the index to give; None: the lowest free one.
 
         Returns:
-            The index and the sequence; None where all 32 are given.
+            The index and the sequence; None if all 32 are in use.
         """
         cdef uint64_t first, sequence
         cdef uint32_t bit

@@ -46,7 +46,7 @@ cdef class TrainerSide(OpeningSide):
         """Write the header of a fresh segment, before any worker sees it.
 
         Args:
-            label: says to who looks on what the ring is of.
+            label: the dataset's name, for onlookers such as `shmloader top`.
         """
         self.mapping.check_open()
         self.header.area_at, self.header.area_stride = self.area_at, self.area_stride
@@ -164,7 +164,7 @@ cdef class TrainerSide(OpeningSide):
     def take(self) -> Lease:
         """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
 
-        What its workers said of it is read before the next open(), which may be of the same entries.
+        Its workers' descriptions are read before the next open(), which may use the same entries.
         """
         self.mapping.check_open()
         if not self.sequences.find_ready():
@@ -260,7 +260,7 @@ cdef class TrainerSide(OpeningSide):
             ring_toll(&self.bells[k].bell)
         for sequence in self.sequences.of(worker, RING_READY):
             if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
-                self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
+                self.entry[sequence % self.entries].answer.outcome = FILLED  # the worker that kept it is gone
         self.slots.died(worker)
 
     # ----------------------------------------------------------------------------------------------- the end

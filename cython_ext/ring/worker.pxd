@@ -40,7 +40,7 @@ cdef class WorkerSide(Ring):
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef bint read_elsewhere            # whether other processes read: NOTE [ Readers ]
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
-    cdef uint32_t to_leave              # the cell for what the stream says of itself
+    cdef uint32_t to_leave              # the cell for the stream's state
     cdef uint32_t state_size            # bytes that were left there, or of the report
     cdef uint64_t described             # where what describe() wrote ends, in the entry's area
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
@@ -62,7 +62,7 @@ cdef class WorkerSide(Ring):
 
     cdef bint find_open(self) noexcept nogil
     cdef object begin(self)                                             # the task of what was claimed
-    cdef bint wants(self) noexcept nogil                                # of who serves several rings
+    cdef bint wants(self) noexcept nogil                                # if it serves several rings
     cdef int64_t ahead(self) noexcept nogil
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
