@@ -495,7 +495,6 @@ def nothing_left(_settled: None) -> Any:
     yield
     end = time.monotonic() + 3
     while True:
-        gc.collect()
         open_now = descriptors() - before[0]
         left = {
             "descriptors": dict(open_now),
@@ -507,6 +506,7 @@ def nothing_left(_settled: None) -> Any:
             return
         if time.monotonic() > end:
             break
+        gc.collect()  # only here, because it takes longer than to look
         time.sleep(0.05)
     raise AssertionError(f"left behind: { {what: those for what, those in left.items() if those} }")
 

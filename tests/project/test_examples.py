@@ -148,6 +148,7 @@ for number, batch in enumerate(Ring(12, 5)):
     assert ran.status == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_sweep_of_three_jobs_reads_one_server() -> None:
     ran = run_script("from examples import sweep\nif __name__ == '__main__':\n    sweep.main()")
     assert ran.status == 0 and not ran.err, ran.err
