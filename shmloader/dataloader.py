@@ -24,7 +24,7 @@ from shmloader.trainer import start
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.readers.group import leave
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.replacements import pool_of
+    from shmloader.trainer.sample_pool import pool_of
     from shmloader.trainer.templates import end_template
     from shmloader.worker.side_by_side import close_loop
 
@@ -82,11 +82,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             num_workers * prefetch_factor chunks are under way, more if batches are small.  With "steal", chunks change
             no value; with "round_robin", random draws depend on them.  Without workers this does nothing.
 
-        group_by: Says where a sample lies, so that one worker reads together what lies together: "place" asks the
-            dataset's `__place__(index)`, or give a function of an index (default None).  Batches are cut in windows of
-            num_workers * prefetch_factor, and a worker gets the places that it had before, as long as no other one
-            waits for it.  Values and order stay as they are.  Needs what `chunk_size` needs, and has twice as many
-            batches under way as without it.  See docs/places.md.
+        group_by: Has one worker read the samples together that lie in one place of the storage (default None).
+            "place": the dataset's `__place__(index)` returns the place of a sample; or give a function of an index.
+            The loader cuts num_workers * prefetch_factor batches at a time, and a worker gets the places that it had
+            before, unless the others would wait for it.  Values and order stay the same.  It needs what `chunk_size`
+            needs, and has twice as many batches under way as without it.  See docs/places.md.
 
         device: Where batches are delivered (default None: on the CPU, without a copy).  With an accelerator ("cuda",
             "cuda:1", a torch.device), a thread copies each batch there on its own stream, from page-locked slots, also
@@ -130,9 +130,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         worker_threads: In how many threads a worker makes the samples of its batches at the same time (default None: in
             its main thread, one by one).  For samples that wait for a network or a disk, or for C code that releases
-            the GIL.  The dataset must say `thread_safe = True`.  Its random draws must come from
-            `shmloader.sample_generator()`, with `sample_seeds=True`.  Threads go on with the batches that `look_ahead`
-            names.  Without workers this does nothing.  See docs/look-ahead.md.
+            the GIL.  The dataset must have `thread_safe = True`.  Its random draws must come from
+            `shmloader.sample_generator()`, with `sample_seeds=True`.  Free threads begin samples of the batches that
+            follow, as far as `look_ahead` allows.  Without workers this does nothing.  See docs/look-ahead.md.
 
         detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
@@ -151,9 +151,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             workers.  See docs/how-workers-start.md.
 
         readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
-            conducts: it draws, and has the workers.  The others take the batches from its memory, and what one rank
-            writes into a batch no other sees.  All ranks make the loader and iterate over it equally far.  They must be
-            on one machine.  See docs/readers.md.
+            draws the indices and has the workers.  The others read the batches in its memory.  No rank sees another
+            one's writes.  All ranks make the loader and take the same number of batches from it.  They must be on one
+            machine.  See docs/readers.md.
 
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it if C++ code
@@ -484,7 +484,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             leave(self)
 
     def _end_workers(self) -> None:
-        """The same when the loader itself needs it.  A trace of this loader continues with its next workers."""
+        """End the workers because the loader itself needs others.  A trace continues with those."""
         for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None

@@ -19,7 +19,7 @@ if off_the_ring.why_not_here() is None:
     from shmloader.readers.group import seat_of
     from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.replacements import end_workers_of_another_pool
+    from shmloader.trainer.sample_pool import end_workers_of_another_pool
     from shmloader.trainer.without_workers import without_workers
 
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__
@@ -145,7 +145,7 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
 
 
 class Asked:
-    """What torch's `__iter__` needs of a loader without workers.
+    """Stands in for a loader without workers, in a call of torch's `__iter__`.
 
     torch's profiler recognises such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our
     method of that name must not stand between them.

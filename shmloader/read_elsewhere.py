@@ -32,7 +32,7 @@ from shmloader.options import DEFAULTS
 
 
 class Note:
-    """What is recorded about a loader of ours.  It outlives the loader.
+    """A note about a loader of ours, which outlives the loader.
 
     Attributes:
         loader: The loader.
@@ -53,7 +53,7 @@ class Note:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Its options that differ from the defaults."""
+        """The loader's options that differ from the defaults."""
         crew = self._crew()
         return self._options if crew is None else {**self._options, "crew": crew}
 

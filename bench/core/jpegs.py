@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +41,25 @@ def make(folder: Path, count: int) -> None:
 def files(folder: Path) -> list[str]:
     """The JPEG files of a folder and its subfolders, sorted."""
     return sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
+@contextmanager
+def given_or_made(given: Path | None, count: int) -> Iterator[tuple[str, list[str]]]:
+    """A folder of JPEG files, and the files in it.  It is the given one, or a temporary one with `count` made files."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = given.absolute() if given else Path(made)
+        if given is None:
+            make(folder, count)
+        found = files(folder)
+        if not found:
+            sys.exit("--data: there are no JPEG files in that folder")
+        yield str(folder), found
+
+
+def described(found: list[str], given: Path | None) -> str:
+    """How many files there are, where they come from, and their mean size."""
+    size = sum(Path(path).stat().st_size for path in found) / len(found) / 1000
+    return f"{len(found)} {'given' if given else 'made by the bench'}, mean {size:.0f} KB"
 
 
 class Jpegs(Dataset[torch.Tensor]):

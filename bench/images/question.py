@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,16 +71,8 @@ class Images(Question):
     @contextmanager
     def prepared(self, out: Console) -> Iterator[None]:
         """Make the files, where none are given."""
-        with tempfile.TemporaryDirectory() as made:
-            folder = self.given.data.absolute() if self.given.data else Path(made)
-            if self.given.data is None:
-                jpegs.make(folder, MADE)
-            found = jpegs.files(folder)
-            if not found:
-                sys.exit("--data: there are no JPEG files in that folder")
-            size = sum(Path(path).stat().st_size for path in found) / len(found) / 1000
-            whose = "given" if self.given.data else "made by the bench"
-            self._folder, self._files = str(folder), f"{len(found)} {whose}, mean {size:.0f} KB"
+        with jpegs.given_or_made(self.given.data, MADE) as (self._folder, found):
+            self._files = jpegs.described(found, self.given.data)
             yield
 
     def turns(self, at: int) -> list[Turn]:

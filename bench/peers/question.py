@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,16 +97,8 @@ class Peers(Question):
         if not any(CASES[case].decoder for case in self.given.cases if case in CASES):
             yield
             return
-        with tempfile.TemporaryDirectory() as made:
-            folder = self.given.data.absolute() if self.given.data else Path(made)
-            if self.given.data is None:
-                jpegs.make(folder, MADE_JPEGS)
-            found = jpegs.files(folder)
-            if not found:
-                sys.exit("--data: there are no JPEG files in that folder")
-            size = sum(Path(path).stat().st_size for path in found) / len(found) / 1000
-            whose = "given" if self.given.data else "made by the bench"
-            self._data, self._jpegs = str(folder), f"{len(found)} {whose}, mean {size:.0f} KB"
+        with jpegs.given_or_made(self.given.data, MADE_JPEGS) as (self._data, found):
+            self._jpegs = jpegs.described(found, self.given.data)
             yield
 
     def turns(self, at: int) -> list[Turn]:

@@ -81,15 +81,15 @@ class Readers(Question):
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for case in self.given.cases:
-            mine = [of for of in measurements if of["case"] == case and "failure" not in of]
+            mine = [one for one in measurements if one["case"] == case and "failure" not in one]
             found[case] = {
                 f"{way}, {jobs}, {read}": {
                     "jobs": jobs,
-                    "slowest": spread(of["batches_per_second"][0] for of in these),
-                    "cpu": spread(statistics.median(of["cpu"]) for of in these),
+                    "slowest": spread(one["batches_per_second"][0] for one in these),
+                    "cpu": spread(statistics.median(one["cpu"]) for one in these),
                 }
-                for way, jobs, read in dict.fromkeys((of["way"], of["jobs"], of["read"]) for of in mine)
-                if (these := [of for of in mine if (of["way"], of["jobs"], of["read"]) == (way, jobs, read)])
+                for way, jobs, read in dict.fromkeys((one["way"], one["jobs"], one["read"]) for one in mine)
+                if (these := [one for one in mine if (one["way"], one["jobs"], one["read"]) == (way, jobs, read)])
             }
         return found
 

@@ -35,8 +35,8 @@ LEAST = 24  # batches that are timed: workers are some batches ahead at either e
 def samples(recipe: str, by: list[str], folder: str, seconds: float) -> dict[str, float]:
     """Microseconds of processor time a sample, of each way, in one thread on one core.
 
-    The turns are short, so that whatever else the machine does meets all ways.  DALI has a process of its own, because
-    its threads work on the next batch in the turns of others.
+    The turns are short, so that a disturbance of the machine meets all ways.  DALI has its own process, because its
+    threads work on the next batch during the turns of the other ways.
     """
     _settle()
     files = jpegs.files(Path(folder))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,13 +62,8 @@ class Recipes(Question):
     @contextmanager
     def prepared(self, out: Console) -> Iterator[None]:
         """Make the files, where none are given."""
-        with tempfile.TemporaryDirectory() as made:
-            folder = self.given.data.absolute() if self.given.data else Path(made)
-            if self.given.data is None:
-                jpegs.make(folder, MADE)
-            self._folder, self._files = str(folder), len(jpegs.files(folder))
-            if not self._files:
-                sys.exit("--data: there are no JPEG files in that folder")
+        with jpegs.given_or_made(self.given.data, MADE) as (self._folder, found):
+            self._files = len(found)
             yield
 
     def turns(self, at: int) -> list[Turn]:

@@ -137,7 +137,7 @@ def _batches(folder: str, way: str, workers: int, batch_size: int) -> Iterator[A
 
 
 class _Shuffled(torch.utils.data.Dataset[Any]):
-    """A dataset's samples in random order, repeated without an end, for a loader that takes samples in order."""
+    """A dataset's samples in random order, repeated without an end.  The loader itself then takes them in order."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

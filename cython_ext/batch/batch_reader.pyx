@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef class BatchReader:
-    """Reads what Writers wrote.  A trainer has one, because it knows the plans and sizes that it has met.
+    """Reads what Writers wrote.  A trainer has one, which remembers the plans and sizes that it has read.
 
     Args:
         failure: the class of the object that a failed chunk gives in place of its rows.

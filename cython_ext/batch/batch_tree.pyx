@@ -17,7 +17,7 @@ A token is
     (dict, keys)        a dict with these str keys; its values follow
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
-    (a class of tensors, names)     the same, and before the values its elements, a tensor leaf
+    (a class of tensors, names)     the same; its elements, a tensor leaf, come before the values
     (Shell, n)          in chunks: one object is the container of n children, and these follow; see containers.py
     (Again, k)          in chunks: leaf k once more
 """

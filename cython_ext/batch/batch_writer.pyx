@@ -46,8 +46,8 @@ cdef enum:
 
 
 cdef class Writer:
-    """Writes batches into the payloads that a worker claims.  A worker has one, because it knows the plans it has
-    written.
+    """Writes batches into the payloads that a worker claims.  A worker has one, which remembers the plans that it
+    wrote.
 
     Args:
         ring: the worker's side.
@@ -154,8 +154,9 @@ cdef class Writer:
     cpdef object stack(self, object batch):
         """Stack tensors into the current payload, as torch.stack would; None if they cannot lie there.
 
-        Only the thread and process that claimed the payload may do this.  Another one's payload could be published
-        while it allocates pages, and what it keeps of the next one would be a second payload that this worker keeps.
+        Only the thread and process that claimed the payload may do this.  While another thread allocates pages, the
+        payload could be published.  That thread would then keep a part of the next one, a second payload of this
+        worker.
         """
         cdef object first, out, room
         cdef object rows = batch    # the elements of each, as plain tensors
@@ -296,7 +297,7 @@ cdef class Writer:
         return out
 
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
-        """The same for rows that were written in their places; None if they were not."""
+        """The result of stack_arrays() for rows that were written in their places; None if they were not."""
         cdef object at = self.laid.get(<uint64_t>rows[0])
         cdef Py_ssize_t k, start
         if at is None:
@@ -352,7 +353,7 @@ cdef class Writer:
         return 0
 
     cdef int place_rows(self, object leaf, list words) except -1:
-        """The same for the rows of a chunk; the meta describes the whole batch."""
+        """Put the rows of a chunk into the payload.  The meta describes the leaf of the whole batch."""
         cdef elements of
         cdef tuple shape = look_at(leaf, &of), strides = None
         cdef Py_ssize_t at, size
@@ -364,7 +365,7 @@ cdef class Writer:
         size = of.bytes // self.count
         if not of.dense:
             strides = other_order(leaf)
-            if strides is not None:             # rows lie one after the other, otherwise they are laid so
+            if strides is not None:             # rows must lie one after the other
                 strides = (size // leaf.itemsize, *strides[1:]) if is_outermost(strides, shape) else None
             of.dense = strides is not None
         at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Columns of Python's and NumPy's numbers and arrays, read directly from the objects.
 
-Only plain columns are read here: all rows of exactly one class, dtype and shape.  torch collates, or refuses,
-    everything
-else: booleans among integers, subclasses, read-only or strided arrays, integers of more than 64 bits.
+Only plain columns are read here: all rows of exactly one class, dtype and shape.  torch collates, or refuses, all other
+columns: booleans among integers, subclasses, read-only or strided arrays, integers of more than 64 bits.
 """
 
 from contextlib import suppress
@@ -149,7 +148,7 @@ cdef bint booleans_into(object batch, char *to) except -1:
 
 
 cdef bint scalars_into(object batch, object kind, Py_ssize_t item, char *to) except -1:
-    """NumPy's scalars.  Objects are torch's: it converts by way of a double, which may change their bits."""
+    """Write NumPy's scalars.  torch converts other objects by way of a double, which may change their bits."""
     cdef Py_ssize_t k
     cdef int part = SCALARS[kind][2]
     for k in range(len(batch)):

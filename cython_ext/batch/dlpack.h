@@ -1,6 +1,6 @@
-/* The part of DLPack's C interface that reads and makes tensors: one call of 40 ns says what a tensor is, where torch's
- * attributes take five times as long, and one of 270 ns makes one over memory of ours, where numpy's and torch's ways
- * take 600 and more.  torch < 2.10 has the older interface alone, by capsules: that makes tensors too, in 1 us.
+/* The part of DLPack's C interface that reads and makes tensors.  One call of 40 ns describes a tensor; torch's
+ * attributes take five times as long.  One call of 270 ns makes a tensor over memory of ours; numpy's and torch's own
+ * ways take 600 and more.  torch < 2.10 has only the older interface, by capsules, which makes tensors in 1 us.
  * Source: the DLPack standard, version 1 (C exchange API); torch has it as Tensor.__dlpack_c_exchange_api__. */
 #pragma once
 #include <Python.h>
@@ -46,7 +46,7 @@ typedef struct dlpack_api {
 enum { DLPACK_CPU = 1 };
 enum { DLPACK_FLOAT = 2, DLPACK_COMPLEX = 5 };
 
-/* The interface that a capsule of torch's holds; NULL where there is none, or one of another kind. */
+/* The interface in a capsule of torch's; NULL if the capsule holds something else, or another version. */
 static inline const dlpack_api *dlpack_in(PyObject *capsule)
 {
     if (!PyCapsule_IsValid(capsule, "dlpack_exchange_api")) return NULL;
@@ -54,7 +54,7 @@ static inline const dlpack_api *dlpack_in(PyObject *capsule)
     return api->version.major == 1 && api->make && api->read ? api : NULL;
 }
 
-/* PTRDIFF_MAX where it would be more: an expanded tensor may have more elements than there is memory. */
+/* The bytes of all elements; at most PTRDIFF_MAX, because an expanded tensor may have any number of elements. */
 static inline size_t dlpack_bytes(const dlpack_tensor *tensor)
 {
     size_t bytes = (size_t)tensor->dtype.bits * tensor->dtype.lanes / 8;
@@ -71,8 +71,8 @@ static inline char *dlpack_data(const dlpack_tensor *tensor)
     return (char *)tensor->data + tensor->byte_offset;
 }
 
-/* Whether a tensor is nothing but elements in this process's memory; `out` then says which, as long as it lives.  Not
- * so: sparse, nested and quantised tensors, those on devices and those without memory, empty ones too.  Never raises. */
+/* Whether a tensor is only elements in this process's memory.  If so, `out` describes them, for as long as the tensor
+ * lives.  Sparse, nested, quantised and empty tensors are not, nor tensors on devices.  Never raises. */
 static inline int dlpack_read(const dlpack_api *api, PyObject *tensor, dlpack_tensor *out)
 {
     if (!api) return 0;
@@ -83,13 +83,13 @@ static inline int dlpack_read(const dlpack_api *api, PyObject *tensor, dlpack_te
     return out->device.type == DLPACK_CPU && out->data;
 }
 
-/* Whether torch may hold the negatives of the elements for them: the imaginary parts of conjugates. */
+/* Whether torch may store the negatives of the elements, as it does for the imaginary parts of conjugates. */
 static inline int dlpack_may_be_negated(const dlpack_tensor *tensor)
 {
     return tensor->dtype.code == DLPACK_FLOAT || tensor->dtype.code == DLPACK_COMPLEX;
 }
 
-/* Both of one dtype and one shape. */
+/* Whether both have the same dtype and shape. */
 static inline int dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
 {
     if (a->ndim != b->ndim) return 0;
@@ -99,7 +99,7 @@ static inline int dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
     return 1;
 }
 
-/* Row-major, without gaps; the stride of a dimension of size 1 says nothing. */
+/* Whether the elements are row-major, without gaps.  The stride of a dimension of size 1 does not matter. */
 static inline int dlpack_is_contiguous(const dlpack_tensor *tensor)
 {
     int64_t expected = 1;
@@ -117,9 +117,9 @@ static inline int dlpack_is_contiguous(const dlpack_tensor *tensor)
 #define DLPACK_FINALIZING _Py_IsFinalizing()
 #endif
 
-/* The last tensor over some memory has died: let go of the memory's owner.  In any thread, with the GIL or without it.
- * Where the interpreter is going down, a thread that asks for the GIL is ended (since Python 3.14: sleeps for ever) in
- * the middle of torch's destructor: then the owner stays, and goes with the process. */
+/* Release the owner of some memory, because the last tensor over it has died.  Any thread may call this, with or
+ * without the GIL.  While the interpreter exits, a thread that asks for the GIL would end (since Python 3.14: sleep for
+ * ever) in the middle of torch's destructor.  So then the owner is not released, and lives until the process ends. */
 static void dlpack_drop(dlpack_managed *managed)
 {
     PyObject *owner = managed->owner;
@@ -130,8 +130,8 @@ static void dlpack_drop(dlpack_managed *managed)
     PyGILState_Release(state);
 }
 
-/* Room for a description of a tensor at `data` which keeps `owner` alive; its shape and strides are to be filled in.
- * To be given to dlpack_make, or to dlpack_drop.  NULL: no memory. */
+/* A description of a tensor at `data` that keeps `owner` alive.  The caller fills in the shape and the strides, and
+ * gives it to dlpack_make or to dlpack_drop.  NULL: no memory. */
 static inline dlpack_managed *dlpack_describe(const dlpack_api *api, PyObject *owner, void *data, dlpack_dtype dtype,
                                               int32_t ndim)
 {
@@ -148,16 +148,17 @@ static inline dlpack_managed *dlpack_describe(const dlpack_api *api, PyObject *o
     return managed;
 }
 
-/* The tensor; NULL with a Python exception set.  What torch does not take it lets go of, or loses: there is no telling. */
+/* The tensor; NULL with a Python exception set.  If torch fails, it may or may not have freed `managed`; we cannot
+ * know, so nothing is freed here. */
 static inline PyObject *dlpack_make(const dlpack_api *api, dlpack_managed *managed)
 {
     PyObject *tensor = NULL;
     return api->make(managed, &tensor) ? NULL : tensor;
 }
 
-#define DLPACK_OLDER "dltensor" /* torch renames a capsule that it has taken the tensor from */
+#define DLPACK_OLDER "dltensor" /* when torch takes the tensor out of a capsule, it renames the capsule */
 
-/* What a capsule of the older interface describes, as long as the capsule lives; -1 with a Python exception set. */
+/* The tensor in a capsule of the older interface, for as long as the capsule lives; -1 with a Python exception set. */
 static inline int dlpack_read_older(PyObject *capsule, dlpack_tensor *out)
 {
     dlpack_older *older = PyCapsule_GetPointer(capsule, DLPACK_OLDER);

@@ -123,7 +123,7 @@ cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
 
 
 cdef bint lie_at(object batch, uint64_t at) except -1:
-    """The same by torch's Python functions, because torch before 2.10 has no DLPack in C."""
+    """rows_lie_at() by torch's Python functions, because torch before 2.10 has no DLPack in C."""
     cdef object tensor, first = batch[0]
     for tensor in batch:
         if type(tensor) is not Tensor or tensor.requires_grad or tensor.layout is not strided or not tensor.is_cpu:

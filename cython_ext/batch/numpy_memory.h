@@ -1,6 +1,6 @@
-/* Where NumPy's arrays and scalars have their elements.  This is the head of its objects as its C API lays it down, the
- * same in NumPy 1 and 2.  An attribute takes 30 ns and the buffer protocol 100, and a column has hundreds of rows.
- * columns.pyx compares what it reads here with what NumPy says before it relies on it. */
+/* Finds the elements of NumPy's arrays and scalars.  The structs are the heads of NumPy's objects, as its C API defines
+ * them for NumPy 1 and 2.  We read them directly because an attribute takes 30 ns and the buffer protocol 100, and a
+ * column has hundreds of rows.  columns.pyx first checks that they agree with NumPy's attributes. */
 #pragma once
 #include <Python.h>
 #include <stdint.h>
@@ -22,14 +22,14 @@ static inline const numpy_array *numpy_head(PyObject *array)
     return (const numpy_array *)array;
 }
 
-/* The element of a scalar lies behind the head of every object. */
+/* The element of a scalar follows the head that every object has. */
 static inline const char *numpy_element(PyObject *scalar)
 {
     return (const char *)scalar + sizeof(PyObject);
 }
 
-/* Bytes of an array's elements if torch takes it for what it is, and they lie in row-major order without gaps; -1
- * otherwise.  torch refuses strides that are negative or no multiple of an element, also where a side is 1. */
+/* The bytes of an array's elements, if torch accepts the array and the elements are row-major without gaps; otherwise
+ * -1.  torch refuses strides that are negative or no multiple of an element, even if a side is 1. */
 static inline Py_ssize_t numpy_dense_bytes(const numpy_array *array, Py_ssize_t item)
 {
     Py_ssize_t bytes = item;
@@ -58,7 +58,7 @@ static inline int numpy_same_shape(const numpy_array *a, const numpy_array *b)
     }                                              \
     return 0
 
-/* Whether an element of `item` bytes, made of floating-point numbers of `part` bytes each, has one that is no number. */
+/* Whether an element of `item` bytes contains a NaN.  It consists of floating-point numbers of `part` bytes each. */
 static inline int numpy_is_nan(const char *at, Py_ssize_t item, int part)
 {
     uint16_t half;

@@ -167,8 +167,10 @@ cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_
 
 
 cdef object of_its_class(object first, object room):
-    """The tensor over the memory of `room` into which rows like `first` are stacked, made as torch's collate_tensor_fn
-    makes it, so that its class can take part."""
+    """A tensor over the memory of `room`, for stacking rows like `first`.
+
+    It is made as torch's collate_tensor_fn makes it, so that the class of `first` can take part.
+    """
     return first.new(room.untyped_storage()).resize_(*room.shape)
 
 
@@ -176,8 +178,8 @@ cdef bint are_stacked_alike(object batch, object rows) except -1:
     """Whether torch.stack only copies the elements of tensors of these classes.
 
     Args:
-        batch: tensors, perhaps of classes of their own.
-        rows: the elements of each, as plain tensors; `batch` itself: they are plain.
+        batch: tensors, perhaps of subclasses.
+        rows: the elements of each, as plain tensors; or `batch` itself, if its tensors are plain.
     """
     if rows is batch:
         return True

@@ -27,7 +27,7 @@ cdef extern from "cache/digest.h" nogil:
 cdef enum:
     PAGE = 1 << 16  # the largest page that a kernel for these processors has
     KEY = 16        # bytes: the first slot of a picture's probes, and its tag
-    PROBES = 64     # slots that are probed for a picture: a table that needs more is as good as full
+    PROBES = 64     # slots that are probed for a picture; a table that needs more is nearly full
 
 UNIT = CACHE_UNIT
 VERSION = CACHE_VERSION

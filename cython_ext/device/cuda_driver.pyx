@@ -2,8 +2,8 @@
 """Calls of CUDA's driver (libcuda) that are needed for each batch: events, contexts, captures of graphs.
 
 The driver's functions are looked up once, and called from C.  Through torch's objects each call would take some
-microseconds of the trainer's time, most of them in Python.  And the driver only returns its errors, but the runtime
-(libcudart) also keeps them for this thread's next launch.  Streams and events are the runtime's own.
+microseconds of the trainer's time, most of them in Python.  The runtime (libcudart) would also keep each error for this
+thread's next launch; the driver only returns it.  Both have the same streams and events.
 
 No call is made with the GIL held.  Each may wait for a lock of the driver, which another thread may hold while it waits
 for the GIL: torch's own Event.query() does not release it.

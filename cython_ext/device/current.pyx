@@ -51,8 +51,10 @@ cpdef bint is_of_others(tuple stream):
 
 
 cdef _move(unsigned long thread, object device, tuple before, tuple after):
-    """A stream is left, then another one is current.  In this order, because one too many does no harm; one too few
-    does."""
+    """Note that a stream was left, and then that another one is current.
+
+    In this order both count for a moment.  One stream too many does no harm; one too few does.
+    """
     global now, switches
     cdef object event, when
     cdef tuple noted = here.get((thread, device))
@@ -93,7 +95,7 @@ cdef _switch(object original, tuple arguments, dict options, object device):
 
 
 cdef _begin(unsigned long thread):
-    """Have this thread's end noted.  The streams of a thread that is not Python's stay, because it may come again."""
+    """Note when this thread ends.  Other threads than Python's keep their streams, because they may call it again."""
     if hasattr(of_this_thread, "cell"):
         return
     cdef _Thread cell = _Thread()

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Finds the slots that may be filled again, as Pinning._reclaim() does, but in a few microseconds.
 
-The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  Slower cases
-(foreign streams, and streams that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error,
-which is raised there.
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  The others are
+left to Pinning._reclaim(): foreign streams, streams that nobody was seen to choose, and all errors, which it raises.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -40,8 +39,8 @@ cdef class Reclaim:
     """Called with no arguments, it frees the slots that no copy reads; False if Pinning._reclaim() must do it.
 
     Args:
-        slots: Those that are held back.
-        devices: all of them, from 0 on.
+        slots: the ring's slots, some of which are held back.
+        devices: all devices, from 0 on.
         lent: when each payload was lent last.
         unshared: for each payload, whether only the thread that copies can have had its batch.
         address: called once with each of torch's own streams: its address.

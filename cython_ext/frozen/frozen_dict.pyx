@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """A dict that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
 
-Its keys and its values are columns.  Between them and a lookup is a table of open addresses: a power of two of 32-bit
-words, each 0 or a row + 1.  A key's search begins at its hash and goes on to the next word, until it finds the row or
-a 0.  Python's hash of a string differs between processes, so strings have one of their own.
+Its keys and its values are columns.  A lookup goes through a table with open addressing: a power of two of 32-bit
+words, each 0 or a row + 1.  The search for a key begins at its hash and goes on to the next word, until it finds the
+row or a 0.  Python's hash of a string differs between processes, so strings have a hash of ours.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ cdef str REMEDY = (
 
 
 cdef uint64_t hash_of(object key) except? 0:
-    """The same in each process."""
+    """A hash that is the same in each process."""
     cdef uint64_t found = 0xcbf29ce484222325    # FNV-1a's offset and prime
     cdef const uint8_t[::1] text
     cdef Py_ssize_t k
@@ -32,8 +32,8 @@ cdef uint64_t hash_of(object key) except? 0:
             for k in range(len(data)):
                 found = (found ^ text[k]) * <uint64_t>0x100000001b3
     else:
-        found = <uint64_t><Py_ssize_t>hash(key)     # of numbers: 1, 1.0 and numpy.int64(1) have one
-    return (found ^ (found >> 32)) * <uint64_t>0x9e3779b97f4a7c15      # neighbours are to lie apart
+        found = <uint64_t><Py_ssize_t>hash(key)     # of numbers: 1, 1.0 and numpy.int64(1) have the same
+    return (found ^ (found >> 32)) * <uint64_t>0x9e3779b97f4a7c15      # so that neighbours lie apart
 
 
 def bits_for(Py_ssize_t count) -> int:
@@ -153,7 +153,7 @@ cdef class FrozenDict:
         return Pairs(self)
 
     def pairs(self):
-        """An iterator of keys with their values, which looks up none."""
+        """An iterator of keys with their values.  It needs no lookups."""
         return ((self.key_rows.row(row), self.value_rows.row(row)) for row in range(self.count))
 
     def copy(self):

@@ -21,9 +21,9 @@ cdef str REMEDY = (
 
 @cython.collection_type("sequence")     # for match statements
 cdef class FrozenList:
-    """A list that does not change, whose items lie in memory that many processes share; see NOTE [ FrozenLists ].
+    """A list that does not change, whose items lie in memory that many processes share; see NOTE [ Columns ].
 
-    It does what a list does that nobody changes.  A slice, a sum and a copy are lists.
+    It has all methods of a list that do not change it.  A slice, a sum and a copy are lists.
 
     Args:
         pages: The bytes.
@@ -155,7 +155,7 @@ cdef class FrozenList:
         return numpy.array(self.numbers(), dtype)
 
     cdef object numbers(self):
-        """What NumPy makes an array of: numbers as they lie, and lists of everything else."""
+        """The object of which NumPy makes an array: a view of numbers; a list of all other items."""
         kind = self.layout[0]
         if kind == "ints":
             return self.block(f"i{self.layout[2]}").astype(numpy.int64)
@@ -177,7 +177,7 @@ cdef class FrozenList:
         raise TypeError(f"item {shown.repr(at)} cannot be deleted: the list is frozen. {REMEDY}")
 
     def __iadd__(self, other):
-        return self + other     # as a tuple does: the name gets a list, and this one stays what it is
+        return self + other     # as for a tuple: the variable gets a new list, and this object stays as it is
 
     def __getattr__(self, name):
         if name in CHANGES and name != "copy":
@@ -186,7 +186,7 @@ cdef class FrozenList:
 
 
 cdef class Items:
-    """Iterates over a items."""
+    """Iterates over the items."""
 
     cdef FrozenList items
     cdef Py_ssize_t next

@@ -3,9 +3,9 @@
 
 NOTE [ Columns ]
 
-A list of a million strings is a million objects.  Each of them has a reference count, so a forked worker copies each
-page that it reads, and a spawned worker makes all objects again.  A column holds the same items as bytes.  No process
-changes them, so all processes of a machine can map one copy.
+A list of a million strings is a million objects.  Each has a reference count, so reading it writes to its page: a
+forked worker copies each page that it reads.  A spawned worker makes all objects again.  A column holds the same items
+as bytes.  No process changes them, so all processes of a machine can map one copy.
 
 A layout says where the bytes of a column are.  It is a tuple: the name of a kind, and that kind's numbers.  Places are
 counted from the first byte of the column's pages.  `shmloader.frozen.pack` writes the bytes, and the classes here read
@@ -24,8 +24,8 @@ them.
     ("dicts", keys, layouts)                    dicts with the same keys in the same order
     ("lists", ends, width, layout, as_tuple)    lists, or tuples, of any length: their items follow one another
 
-`ends` is where the first item of each row begins, and behind them all where the last one ends: rows + 1 unsigned
-numbers of `width` bytes.
+`ends` has rows + 1 unsigned numbers of `width` bytes: where the first item of each row begins, and at last where the
+last row ends.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -56,12 +56,12 @@ cdef class Pages:
     of the bytes, so that a file, a deep copy or another machine has all of them.
 
     Args:
-        memory: What has them: a mapping that is shared, or bytes.
-        place: Where they begin in it, a multiple of 64.
-        size: How many there are.
+        memory: A mapping that is shared, or bytes.
+        place: Where the pages begin in it, a multiple of 64.
+        size: How many bytes they have.
 
     Raises:
-        ValueError: The memory has fewer.
+        ValueError: The memory has fewer bytes.
     """
 
     def __cinit__(self, object memory, Py_ssize_t place, Py_ssize_t size):
@@ -222,7 +222,7 @@ cdef class Dicts(Rows):
 
 
 cdef Rows read(tuple layout, Pages pages, Py_ssize_t count):
-    """What reads `count` rows that lie as a layout says.
+    """The object that reads `count` rows of a layout.
 
     Raises:
         ValueError: They do not fit into the pages, or the layout is of another version.

@@ -5,7 +5,7 @@
 #include "idct.h"
 #include "weights.h"
 
-/* The sum of the weighted samples at k, and half of the unit that is then cut off. */
+/* The sum of the weighted samples at k, and half a unit, so that cutting off the fraction rounds. */
 static inline int32_t weighted(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int k, int low,
                                int32_t half)
 {

@@ -23,7 +23,7 @@ ALWAYS_INLINE void pair_up(const uint8_t *first, const uint8_t *second, int k, _
     pairs[3] = _mm256_unpackhi_epi8(high, zero);
 }
 
-/* `taps` is a constant where it is small: then the loop over them is none. */
+/* If `taps` is small, it is a constant, so that the compiler unrolls the loop. */
 ALWAYS_INLINE void blend_exact(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n)
 {
     for (int k = 0; k < n; k += 32) {

@@ -26,7 +26,7 @@ enum { DEEP_RED_CR = 13173, DEEP_GREEN_CB = 11277, DEEP_GREEN_CR = 23401, DEEP_B
 /* A product with a constant, rounded: what the vectors do in one instruction. */
 static inline int scaled(int value, int constant) { return (value * constant + 16384) >> 15; }
 
-/* A sample within black and white: a filter that crosses 0 goes beyond, and then the sums of a vector's words wrap. */
+/* A sample, limited to black and white.  A filter that crosses 0 goes beyond them, and a vector's sums would wrap. */
 static inline int possible(int value) { return value < 0 ? 0 : value > 255 << DEEP ? 255 << DEEP : value; }
 
 static inline void colour_deep(const int16_t *const ycc[3], uint8_t *const rgb[3], int n)

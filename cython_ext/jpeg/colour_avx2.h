@@ -1,7 +1,7 @@
 /* colour.h with AVX2.
  *
- * A product c x / 65536, rounded, in words: _mm256_mulhi_epi16 of 2 x and c gives it doubled and cut off, and adding 1
- * and halving rounds.  That takes constants below 1/2; of the others the nearest whole is added apart. */
+ * A product c x / 65536 in words: _mm256_mulhi_epi16 of 2 x and c gives it doubled and cut off; adding 1 and halving
+ * rounds it.  That needs constants below 1/2.  For larger ones, the nearest whole number is added separately. */
 #pragma once
 #include "colour.h"
 
@@ -11,7 +11,7 @@ ALWAYS_INLINE __m256i rounded_product(__m256i x, int constant)
     return _mm256_srai_epi16(_mm256_add_epi16(twice, _mm256_set1_epi16(1)), 1);
 }
 
-/* What green gets from chroma, less -cr: the pairs' sum is rounded once, so it takes 32 bits. */
+/* The part of green that comes from chroma, without -cr.  Its two products are summed in 32 bits and rounded once. */
 ALWAYS_INLINE __m256i green_of(__m256i pairs)
 {
     const __m256i constants = _mm256_set1_epi32((int)((uint32_t)(uint16_t)-GREEN_CB |

@@ -1,4 +1,4 @@
-/* colour.h with NEON: constants of 1 and more without their whole parts, which are added apart. */
+/* colour.h with NEON.  The whole parts of constants of 1 and more are added separately. */
 #pragma once
 #include "colour.h"
 

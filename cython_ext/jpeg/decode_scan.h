@@ -94,8 +94,8 @@ ALWAYS_INLINE uint8_t *samples_of(const jpeg_scan *s, const block_plan *p, int m
     return plane->samples + (x - plane->left) * 8 * plane->stride + (y - plane->top) * 8;
 }
 
-/* The MCUs of one row from this one on.  All blocks are read before the first is transformed: a transform that loads
- * eight coefficients at once has to wait for eight single stores that have not left the processor yet. */
+/* The MCUs of one row from this one on.  All blocks are read before the first is transformed.  Otherwise a transform,
+ * which loads eight coefficients at once, would wait for eight single stores that have just been issued. */
 static int decode_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan, int blocks, int mcu, int row,
                        int64_t count)
 {
@@ -192,7 +192,7 @@ static int decode_scan(jpeg_scan *s)
     int64_t across = (s->header->width + mcu - 1) / mcu, wanted = s->right - s->left;
     int64_t before = 0; /* MCUs that nobody wants, before the next row begins */
     bit_reader r;
-    /* Whoever put the marks has seen the end. */
+    /* The reading that made the marks has checked the end of the file. */
     if (s->marks) return decode_marked(s, plan, blocks) ? JPEG_OK : JPEG_NOT_OURS;
     s->stream.source = s->header->scan;
     s->stream.end = s->header->end;

@@ -1,4 +1,4 @@
-/* What stands before the scan of a JPEG file: sizes, sampling, tables.
+/* The markers before the scan of a JPEG file: sizes, sampling, tables.
  * Source: ITU-T T.81, annex B (markers), F.1.2 (Huffman tables); T.871 (JFIF); Adobe's note 5116 (APP14). */
 #pragma once
 #include <stddef.h>
@@ -8,8 +8,8 @@
 
 enum { JPEG_COMPONENTS = 3, JPEG_MCU_BLOCKS = 10, JPEG_TABLES = 4 };
 
-/* What a call says.  All that is not JPEG_OK leaves the picture to somebody else, so a file is ours only where nothing
- * about it is doubtful: no marker, no table and no bit.  Then no second opinion about broken files is needed. */
+/* The result of a call.  If it is JPEG_NOT_OURS, Pillow decodes the picture.  We take a file only if no
+ * marker, no table and no bit of it is doubtful, so Pillow alone decides about broken files. */
 enum { JPEG_OK = 0, JPEG_NOT_OURS = 1, JPEG_NO_MEMORY = 2 };
 
 typedef struct {
@@ -28,10 +28,10 @@ typedef struct {
     const uint8_t *scan, *end;      /* the entropy-coded data, and where the file ends */
 } jpeg_header;
 
-/* The Huffman tables outlive a picture: most files bring the same ones, and building them takes 20 us. */
+/* Huffman tables are kept for the next picture: most files have the same ones, and building them takes 20 us. */
 typedef struct {
     huffman_table dc[JPEG_TABLES], ac[JPEG_TABLES];
 } jpeg_tables;
 
-/* Reads all markers up to the scan; JPEG_OK where it is a picture for this decoder. */
+/* Reads all markers up to the scan; JPEG_OK if this decoder takes the picture. */
 int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *data, size_t bytes);

@@ -13,8 +13,9 @@ static uint32_t entry(int is_ac, int symbol, int length)
     return (uint32_t)(length + extra) | advance << 8 | (uint32_t)length << 16 | (uint32_t)extra << 24;
 }
 
-/* As many symbols as their codes fit; the extra bits of the last may lie beyond.  Not past half of a block, so that
- * the reader, which goes step by step near the end of a block, does so seldom. */
+/* As many symbols as have their codes in these bits; the extra bits of the last one may lie beyond.  No symbol is
+ * added once the entry has advanced by more than half a block.  Near the end of a block the reader takes one symbol at a
+ * time, and short entries make that rare. */
 static uint32_t leap(const huffman_table *table, int index)
 {
     enum { MASK = (1 << HUFFMAN_LEAP) - 1, FAR = 40 };
@@ -50,7 +51,7 @@ int huffman_build(huffman_table *table, int is_ac, const uint8_t *counts, const 
     for (int length = 1; length <= 16; length++) {
         table->first[length] = next - (int)code;
         for (int k = 0; k < table->counts[length]; k++, next++, code++) {
-            if ((code + 1) >> length) return 0; /* more codes than this many bits can tell apart, or one of all ones */
+            if ((code + 1) >> length) return 0; /* more codes than this length allows, or one of all ones */
             int symbol = table->symbols[next];
             if ((is_ac ? symbol & 15 : symbol) > (is_ac ? 10 : 11)) return 0;
             if (length > HUFFMAN_PEEK) continue;

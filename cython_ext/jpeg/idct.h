@@ -2,9 +2,10 @@
  * Source: C. Loeffler, A. Ligtenberg, G. Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (1989),
  * in integers as libjpeg's "islow": constants of 13 bits, 2 more bits between the two passes, each pass rounded once.
  *
- * libjpeg-turbo's vectors keep 16 bits where C would keep 32: the products with the quantiser, some sums of two inputs,
- * and what stands between the passes, which saturates, but wraps in blocks without any vertical frequency.  No encoder
- * makes coefficients for which that matters, but a file may have any; so this does the same. */
+ * libjpeg-turbo's vectors keep 16 bits where C would keep 32: in products with the quantiser, in some sums of two
+ * inputs, and between the passes.  Between the passes values saturate, but in blocks without any vertical frequency
+ * they wrap.  No encoder makes coefficients for which that matters.  But a file may have any coefficients, so this code
+ * does the same. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

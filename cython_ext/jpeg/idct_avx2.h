@@ -1,9 +1,8 @@
 /* idct.h with AVX2.
  *
  * A vector multiplies pairs: _mm256_madd_epi16 gives a x + b y for eight pairs (a, b) at once.  So the entropy decoder
- * puts coefficients where the transform wants them: the two of a pair, from the rows 0 and 4, 2 and 6, 7 and 1, 3 and 5,
- * lie side by side, and the columns stand in an order after which the turn between the passes gives the same pairs of
- * columns. */
+ * puts coefficients where the transform needs them.  The two of a pair, from the rows 0 and 4, 2 and 6, 7 and 1, 3 and
+ * 5, lie side by side.  The columns have an order in which the turn between the passes gives the same column pairs. */
 #pragma once
 #include "idct.h"
 

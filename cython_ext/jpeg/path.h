@@ -1,11 +1,11 @@
-/* What a processor does its own way: the same functions in plain C, with AVX2 and with NEON.  All agree to the bit.
+/* The functions that have a version for each processor: in plain C, with AVX2 and with NEON.  All agree bit for bit.
  *
  * Pictures lie on their side here: a plane holds the picture's columns one after the other.  The inverse transform
- * gives them so for nothing (its last step would be to turn them back), and then resizing across the picture, which
- * comes first, is a weighted sum of whole columns.  One turn afterwards, of the few columns that are left, puts the
- * picture upright, and resizing down the picture is a weighted sum of whole rows.
+ * makes them like that at no cost, because its last step would be to turn them back.  Resizing across the picture comes
+ * first, and is a weighted sum of whole columns.  Then the few columns that are left are turned upright, and resizing
+ * down the picture is a weighted sum of whole rows.
  *
- * All counts may be rounded up to a multiple of LINE: what is read has that much behind it, and so has what is written.
+ * Functions may round all counts up to a multiple of LINE, because there is that much room after each input and output.
  */
 #pragma once
 #include <stddef.h>

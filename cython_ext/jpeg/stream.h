@@ -7,8 +7,8 @@
 static void read_piece(jpeg_stream *t, size_t kept)
 {
     t->clean_bytes = kept + unstuff(&t->source, t->end, t->clean + kept, SCAN_CHUNK, &t->marker);
-    /* If more data follow, no refill may read beyond this piece: its bits would be in the reader already when the right
-     * ones come.  At the end of the data, a reader is up to 8 bytes ahead of what it has consumed. */
+    /* If more data follow, no refill may read beyond this piece.  Otherwise the reader would hold wrong bits when the
+     * next piece comes.  At the end of the data, a reader has read up to 8 bytes more than it has used. */
     t->near = t->clean + t->clean_bytes;
     t->near += t->marker == SCAN_MORE ? -ENTROPY_MCU : 8;
 }

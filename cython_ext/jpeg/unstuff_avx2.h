@@ -9,7 +9,7 @@ static size_t unstuff_avx2(const uint8_t **source, const uint8_t *end, uint8_t *
     uint8_t *begin = to;
     for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
         if (end - at >= 32) {
-            /* Reading stops at each piece, and with it the cache's own guess of what comes. */
+            /* The processor's own prefetching stops at the end of each piece. */
             _mm_prefetch((const char *)at + 1024, _MM_HINT_T0);
             __m256i bytes = _mm256_loadu_si256((const __m256i *)at);
             _mm256_storeu_si256((__m256i *)to, bytes); /* within SCAN_SPARE */

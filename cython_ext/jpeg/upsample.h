@@ -1,12 +1,12 @@
 /* Chroma up to the size of luma, in plain C.
  * Source: the triangle filter that libjpeg calls fancy upsampling, described in its documentation (libjpeg.txt,
- * do_fancy_upsampling): a sample between two is 3/4 of the nearer and 1/4 of the farther.  Its roundings go up and down
- * by turns, so that none drifts, and were found by testing. */
+ * do_fancy_upsampling): a sample between two is 3/4 of the nearer and 1/4 of the farther.  It rounds up and down in
+ * turns, so that errors do not add up.  That was found by testing. */
 #pragma once
 #include <stdint.h>
 
 /* Both across and down the picture.  `near` and `far` are the columns of chroma that are nearer to and farther from a
- * column of luma; before and behind each stands a copy of its first and last sample.  Makes 2 n samples. */
+ * column of luma.  Each begins with a copy of its first sample and ends with a copy of its last.  Makes 2 n samples. */
 static inline void upsample_both(const uint8_t *near, const uint8_t *far, int bias, uint8_t *to, int n)
 {
     for (int k = 0; k < n; k++) {

@@ -48,7 +48,7 @@ static const struct {
     [JPEG_BOX] = {box, 0.5},       [JPEG_HAMMING] = {hamming, 1},
 };
 
-/* Where a line of the result stands among those of the picture. */
+/* The position of a result line among the lines of the picture. */
 typedef struct {
     double (*weight)(double distance);
     double scale, stretch, reach;
@@ -60,7 +60,7 @@ static filter filter_of(jpeg_filter kind, int in, int out)
     return (filter){kernels[kind].weight, scale, stretch, kernels[kind].reach * stretch};
 }
 
-/* The lines that a line of the result is made of, and their weights, which are yet to be divided by their sum. */
+/* The lines that a line of the result is made of, and their weights before they are divided by their sum. */
 static int weigh(const filter *f, int line, int in, int *first, double *weights, double *total)
 {
     double centre = (line + 0.5) * f->scale, inverse = 1.0 / f->stretch, sum = 0;
@@ -76,7 +76,7 @@ static int weigh(const filter *f, int line, int in, int *first, double *weights,
     return end - begin;
 }
 
-/* Whether there is room for all; and whether they are these already (2). */
+/* 0: no memory; 1: there is room for all; 2: they were made for these arguments already. */
 static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
 {
     if (!memcmp(w->key, key, sizeof w->key)) return 2;
@@ -88,8 +88,8 @@ static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
            make_room((void **)&w->sums, &w->sums_room, 2 * taps * sizeof *w->sums);
 }
 
-/* A result line's integer weights.  Those of 0 at both ends are left out, unless the filter crosses 0: then a line
- * could begin behind the next one's first line, and columns that are made one after the other would be missed. */
+/* A result line's integer weights.  Weights of 0 at both ends are left out, unless the filter crosses 0.  Then a line
+ * could begin after the next line's first one.  Columns are made in order, so that one would be missing. */
 static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low,
                      int is_positive)
 {
@@ -142,7 +142,8 @@ int jpeg_weights_exact(jpeg_weights *w, jpeg_filter kind, int in, int out, int b
     return 1;
 }
 
-/* Integers of the sum 1 << BLEND_FAST_BITS: the largest takes what rounding has left over, so an even area stays even. */
+/* Integers whose sum is 1 << BLEND_FAST_BITS.  The largest takes the remainder of the roundings, so that an area of one
+ * colour keeps it. */
 static void round_fast(const double *sums, int count, double sum, int32_t *integers)
 {
     double scale = (1 << BLEND_FAST_BITS) / sum;
@@ -161,7 +162,8 @@ static void round_fast(const double *sums, int count, double sum, int32_t *integ
 static uint64_t sample_part(int ratio) { return (((uint64_t)1 << 32) + (uint64_t)ratio - 1) / (uint64_t)ratio; }
 static int sample_of(int pixel, uint64_t part) { return (int)((uint64_t)pixel * part >> 32); }
 
-/* Weights of pixels, from `pixel` on, given to the samples that these are made of; how many samples. */
+/* Distributes the weights of pixels, from `pixel` on, to the samples of which the pixels are made; returns how many
+ * samples. */
 static int of_samples(const double *weights, int taps, int pixel, int ratio, int samples, int is_smooth, int *first,
                       double *sums)
 {
@@ -191,7 +193,7 @@ int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind
     int is_ready = prepare(luma, out, most, key), is_other = prepare(chroma, out, most, key);
     if (!is_ready || !is_other) return 0;
     if (is_ready == 2 && is_other == 2) return 1;
-    int32_t *integers = (int32_t *)chroma->sums; /* what is there has been read by then */
+    int32_t *integers = (int32_t *)chroma->sums; /* each double has been read before its place is overwritten */
     for (int line = 0; line < out; line++) {
         double total;
         int begin, taps = weigh(&f, line, in, &begin, luma->sums, &total), first;

@@ -1,6 +1,6 @@
 /* Which lines make a line of the resized picture, and with which weights.
- * Source: Pillow's resize, described in its documentation ("Concepts", filters) and matched by testing: the filter is
- * stretched by the scale where the picture shrinks, its weights are doubles of the sum 1, and then integers of 22 bits. */
+ * Source: Pillow's resize, described in its documentation ("Concepts", filters) and matched by testing.  If the picture
+ * shrinks, the filter is stretched by the scale.  Weights are doubles whose sum is 1, and then integers of 22 bits. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -17,13 +17,13 @@ typedef enum {
     JPEG_NEAREST, JPEG_LANCZOS, JPEG_BILINEAR, JPEG_BICUBIC, JPEG_BOX, JPEG_HAMMING, JPEG_FILTERS
 } jpeg_filter;
 
-/* The weights of two lines: what a vector multiplies pairs of samples by. */
+/* The weights of two lines, by which a vector multiplies pairs of samples. */
 typedef struct {
     int16_t high[2], low[2]; /* a weight of 22 bits is high << BLEND_LOW | low; a fast one is in `high` alone */
 } jpeg_weight;
 
-/* Of each line of the result: the first line that it is made of, how many, and where in `weights` theirs begin, two by
- * two; the second of the last may be 0 and without a line. */
+/* For each line of the result: the first line that it is made of, the number of lines, and where in `weights` their
+ * pairs begin.  With an odd number, the last pair's second weight is 0 and has no line. */
 typedef struct {
     int first, taps;
     size_t weights;
@@ -31,26 +31,27 @@ typedef struct {
 
 typedef struct {
     int count;              /* lines of the result */
-    int first, lines;       /* exact ones: of the picture's lines, those that they count and need */
+    int first, lines;       /* exact weights: the first of the picture's lines that they need, and how many */
     int most;               /* the largest number of taps, made even */
     jpeg_blend *blends;
     jpeg_weight *weights;
-    double *sums;           /* room for the making */
+    double *sums;           /* scratch memory while they are made */
     size_t blends_room, weights_room, sums_room;
-    int key[8];             /* what they were made for: the same are not made again */
+    int key[8];             /* the arguments for which they were made; the same are not made again */
 } jpeg_weights;
 
-/* `in` lines to `out` lines, as Pillow does, of which `count` are wanted from `begin` on.  0: no memory. */
+/* Weights for resizing `in` lines to `out` lines as Pillow does; `count` lines from `begin` on are wanted.  0: no
+ * memory. */
 int jpeg_weights_exact(jpeg_weights *weights, jpeg_filter kind, int in, int out, int begin, int count);
 
-/* The same in one multiplication, of luma and of chroma, whose filter is one.  The picture's lines begin at the pixel
- * `start`.  Chroma has one sample for `ratio` (1 to 4) pixels, and samples 0 to `samples` - 1; result lines are made of
- * these.  With `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in chroma's weights.
- * Not for JPEG_NEAREST, which adds nothing up. */
+/* The same weights for one multiplication, for luma and for chroma, which have one filter.  The picture's lines begin
+ * at the pixel `start`.  Chroma has one sample for `ratio` (1 to 4) pixels, numbered 0 to `samples` - 1.  With
+ * `is_smooth` and a ratio of 2, chroma's weights include the upsampling of Pillow's decoder (upsample.h).  Not for
+ * JPEG_NEAREST, which sums nothing. */
 int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind, int in, int out, int start, int ratio,
                       int samples, int is_smooth);
 
 void jpeg_weights_free(jpeg_weights *weights);
 
-/* The line nearest to this one of those from 0 to `end` - 1. */
+/* This line, or the nearest of the lines 0 to `end` - 1. */
 static inline int clamp(int line, int end) { return line < 0 ? 0 : line >= end ? end - 1 : line; }

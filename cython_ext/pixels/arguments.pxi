@@ -1,4 +1,4 @@
-# What callers give, checked: sizes, colours, coefficients.
+# Checks of arguments: sizes, colours, coefficients.
 
 cdef enum:
     LONGEST = 65535  # of a side, in pixels

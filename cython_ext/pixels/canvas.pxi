@@ -3,8 +3,8 @@
 cdef class Canvas:
     """The memory of a Picture: pixels go in, and out to a row.
 
-    As a buffer it is a writable array of shape (3, height, width) with strides (1, 4 * width, 4).  While somebody holds
-    that, all methods raise BufferError.
+    Its buffer is a writable array of shape (3, height, width) with strides (1, 4 * width, 4).  While a buffer is in
+    use, all methods raise BufferError.
     """
 
     cdef pixels_picture *picture
@@ -76,7 +76,7 @@ cdef class Canvas:
         self.views -= 1
 
     def start(self, width, height, channels=3):
-        """Have another picture, whose pixels are undefined.
+        """Start another picture, whose pixels are undefined.
 
         Args:
             width, height: in pixels, 1 to 65535.
@@ -93,7 +93,7 @@ cdef class Canvas:
         check_memory(said)
 
     def load(self, pixels):
-        """Copy an array of bytes of shape (height, width), or with 1, 3 or 4 channels behind that; with any strides."""
+        """Copy an array of bytes of shape (height, width) or (height, width, 1, 3 or 4), with any strides."""
         cdef Py_buffer view
         cdef Py_ssize_t channels = 1, channel = 0
         PyObject_GetBuffer(pixels, &view, PyBUF_STRIDES)
@@ -126,7 +126,7 @@ cdef class Canvas:
             pixels_load(self.picture, data, column * self.picture.width, column, 1 if column == 4 else 0)
 
     def load_picture(self, Canvas other):
-        """Copy another Picture, and which look-ups wait there."""
+        """Copy another Picture, with its pending look-ups."""
         cdef int said
         if other is self:
             return
@@ -137,7 +137,7 @@ cdef class Canvas:
         check_memory(said)
 
     def image(self):
-        """A PIL image of mode RGB, or L where there is one channel, with memory of its own."""
+        """A PIL image with its own memory, of mode RGB, or L if there is one channel."""
         from PIL import Image
 
         cdef Py_ssize_t size
@@ -159,7 +159,7 @@ cdef class Canvas:
         """Write the pixels to an array.
 
         Args:
-            out: writable, of shape (channels, height, width), with any strides; of bytes, or of items as the table's.
+            out: a writable array of shape (channels, height, width), with any strides, of bytes or the table's items.
             table, scales: see write_at().
         """
         cdef Py_buffer view
@@ -174,23 +174,22 @@ cdef class Canvas:
             PyBuffer_Release(&view)
 
     def write_at(self, address, strides, table=None, scales=None):
-        """Write the pixels to an address, which nobody checks.
+        """Write the pixels to an address.  The caller must know that it is valid.
 
         Args:
             address: of the first pixel's first channel.
             strides: from a channel, a row and a column to the next one, in bytes.  They may be negative, so a flip from
                 left to right is free: begin at the last column.
-            table: a contiguous array of `channels` times 256 items of 1, 2 or 4 bytes: what each byte of each channel
-                becomes.  None: bytes stay as they are.  Look-ups that wait go into it.
-            scales: what the table's floats are made by, so that they can be calculated where that is quicker: see
-                scale().
+            table: the value of each byte in each channel: a contiguous array of `channels` times 256 items of 1, 2 or 4
+                bytes.  None: bytes stay as they are.  Pending look-ups are combined with it.
+            scales: the arguments with which scale() computes the table's floats.  It is used where that is quicker.
         """
         self.check()
         self.put(address, strides[0], strides[1], strides[2], table, 0, scales)
 
     cdef int put(self, uintptr_t address, Py_ssize_t channel, Py_ssize_t row, Py_ssize_t column, table,
                  Py_ssize_t item, scales) except -1:
-        """`item`: how long the items of the row are; 0: as the table's."""
+        """`item`: the bytes of each item of the row; 0: as many as the table's."""
         cdef pixels_place place
         cdef Py_buffer view
         cdef pixels_scale by[3]

@@ -115,15 +115,15 @@ def die_with(int trainer, int starter) -> bool:
         starter: the pid of the process that has started this one: the trainer, or its template process.
 
     Returns:
-        False where the starter is not the parent: it has died already, or another process starts workers for it.
+        False if the starter is not the parent: it has died already, or another process starts workers for it.
     """
     return process_die_with(trainer, starter)
 
 
 def outlive_signals(int trainer) -> None:
-    """Have this process go on when its group is sent a SIGTERM, a SIGINT or a SIGHUP: NOTE [ Group signals ].
+    """Have this process survive a SIGTERM, a SIGINT or a SIGHUP to its group: NOTE [ Group signals ].
 
-    Called again, it puts its handlers over what others have set meanwhile.
+    A second call replaces handlers that other code has set meanwhile.
 
     Args:
         trainer: the pid of the process whose SIGTERM ends this one.
@@ -133,7 +133,7 @@ def outlive_signals(int trainer) -> None:
 
 
 def end(int worker) -> None:
-    """End a worker that drops signals, whatever it has been sent before: NOTE [ Group signals ].
+    """End a worker that drops signals, even if other signals to it are pending: NOTE [ Group signals ].
 
     Args:
         worker: the pid of a process that this one has started.

@@ -47,7 +47,7 @@ cdef extern from *:
 
 @cython.final
 cdef class StackTimer:
-    """Sends a signal to this thread, time and again, while it runs.  Whoever makes one must handle the signal.
+    """Sends a signal to this thread again and again, while it runs.  The caller must handle the signal.
 
     Args:
         number: the signal.

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The trainer's accounts of the cells, which hold the states of streams: which are free, and who has the others."""
+"""The trainer's accounts of the cells, which hold the states of streams: which are free, and whose the others are."""
 
 from libc.stdint cimport uint32_t
 

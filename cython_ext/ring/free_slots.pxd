@@ -24,7 +24,7 @@ cdef class Slots:
     cdef uint8_t *is_lent               # for each payload
     cdef int *free                      # a stack of unused payloads
     cdef int frees
-    cdef ring_payload *words            # who reads each payload, where other processes do; NULL: none does
+    cdef ring_payload *words            # the processes that read each payload; NULL: no other process reads
     cdef uint32_t reader                # the bit of this process where it is one of these; 0: it is the conductor
     cdef bint folded                    # payloads that become free give their pages back
     cdef int reserve                    # the first unused payload of the reserve, for those that workers keep

@@ -182,7 +182,7 @@ cdef class Lease:
         return self.answer(chunk).row
 
     cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end):
-        """The pickled leaves of a chunk, which lie behind its plan; empty if there are none."""
+        """The pickled leaves of a chunk, which lie after its plan; empty if there are none."""
         cdef answer_copy *copy = self.answer(chunk)
         check("a batch's leaves", 0, leaves_end, self.bytes)
         check("a chunk's pickled leaves", copy.objects_at, copy.objects_size, self.ring.area_stride)

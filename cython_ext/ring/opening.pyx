@@ -28,9 +28,9 @@ cdef class OpeningSide(Ring):
     Args:
         spare: payloads that may be lent at once.
         in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
-        dumps: pickles tasks.  A task may be read more than once: by who takes a dead worker's place, and to name it in
-            an error.  So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
-        meter: what is measured is added to; None: one of its own.
+        dumps: pickles tasks.  A task may be read more than once: by the successor of a dead worker, and for an error.
+            So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
+        meter: adds up the measurements; None: it makes its own.
     """
 
     def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
@@ -93,7 +93,7 @@ cdef class OpeningSide(Ring):
         return self.current if self.next is None else self.next
 
     cdef Reading reading(self):
-        """Of the epoch whose batch is the next one that is taken, or the one that is being read."""
+        """The Reading of the epoch whose batch is taken next, or is being read now."""
         return (self.current if self.next is None or self.current.is_under_way() else self.next).reading
 
     cdef int forget_epochs(self) except -1:

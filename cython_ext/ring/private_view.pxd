@@ -1,20 +1,21 @@
 # cython: language_level=3
-"""What a process sees of the payloads where others read them too.
+"""A process's private view of the payloads, if other processes read them too.
 
 NOTE [ Private view ]
 
-Training code normalises in place.  What one reader writes, no other may see, and neither may the worker that fills the
-slot next.  So each process that reads maps the payloads a second time, privately (MAP_PRIVATE).  Reading costs nothing
-more than of a shared mapping.  The first write to a page gives this process a copy of it.  That copy hides what is
-filled into the slot later, so before a payload is lent again, the pages that were written must be dropped.  Which ones?
+Training code normalises in place.  The writes of one reader must be seen neither by other readers nor by the worker
+that fills the slot next.  So each process that reads maps the payloads a second time, privately (MAP_PRIVATE).  Reading
+costs no more than with a shared mapping.  The first write to a page gives this process its own copy of the page.  Later
+the copy would hide the next batch in the slot.  So before a payload is lent again, the written pages must be dropped.
+There are three ways to find them, and the first one that this machine allows is used:
 
-    "noted"     The kernel notes first writes by itself (userfaultfd with asynchronous write protection, Linux 6.7), and
-                one ioctl (PAGEMAP_SCAN) lists those pages.  About 15 us for 38 MB of which nothing was written.
-    "looked up" /proc/self/pagemap says of each page whether it is the file's.  About 500 us for 38 MB.
-    "dropped"   All pages are dropped, and mapped again: some milliseconds for 38 MB.  Where there is no /proc.
+    "noted"     The kernel records first writes (userfaultfd with asynchronous write protection, Linux 6.7), and one
+                ioctl (PAGEMAP_SCAN) lists those pages.  About 15 us for 38 MB without any write.
+    "looked up" /proc/self/pagemap shows for each page whether it belongs to the file.  About 500 us for 38 MB.
+    "dropped"   All pages are dropped and mapped again, if there is no /proc: some milliseconds for 38 MB.
 
-The first way that this machine allows is used.  The ring reserves more than there is memory, so MAP_NORESERVE.
-A view lives as long as a batch is lent over it, since each lease keeps its ring and that keeps the view.
+The ring reserves more address space than there is memory, so the mapping has MAP_NORESERVE.  A view lives while a batch
+is lent over it: the lease keeps its ring alive, and the ring keeps the view.
 """
 
 from libc.stdint cimport uint64_t
@@ -27,7 +28,7 @@ cdef class PrivateView:
     cdef pid_t pid
     cdef int watch, pagemap
     cdef uint64_t page
-    cdef uint64_t *lent                 # of each payload: bytes that may have been written, in whole pages
+    cdef uint64_t *lent                 # for each payload: how many bytes may have been written, in whole pages
 
-    cpdef int lend(self, int payload, uint64_t bytes) except -1  # show what lies there now; these bytes may be written
+    cpdef int lend(self, int payload, uint64_t bytes) except -1  # show its present bytes, which may be written
     cdef int drop(self, char *at, uint64_t bytes) except -1

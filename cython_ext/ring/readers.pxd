@@ -1,47 +1,52 @@
 # cython: language_level=3
-"""The conductor's accounts of the other processes that read its batches.
+"""The conductor's records of the other processes that read its batches.
 
 NOTE [ Readers ]
 
-The batches of one ring may go to several processes of a machine.  One is the **conductor**: it draws, opens, revokes
-and counts, as a trainer does that reads alone.  It may read too, by its own accounts (Slots), as ever.  The others are
-**readers**: they take batches in order and lend them.  Each has an index from 0 to 31, and a bit for it.
+Several processes of a machine may read the batches of one ring.  One of them is the **conductor**.  It draws indices,
+opens batches, revokes claims and counts, as a trainer without readers does.  It may also read batches itself, and keeps
+its own records of those (Slots).  The others are **readers**: they take batches in order and lend them.  Each reader
+has an index from 0 to 31, and the bit of that number.
 
-One word a payload says who reads it elsewhere: `due:32 | held:32`, a bit a reader in each.  `due` are those that have
-not taken its batch yet, `held` those that read or lend it.
+Each payload has one word, `due:32 | held:32`, with a bit for each reader in both halves.  A reader is *due* until it
+has taken the payload's batch.  It *holds* the payload while it reads or lends it.
 
-    conductor: open(s)      picks a payload whose word is 0; due = all readers that are there; then OPEN(s) as ever
-    worker:    publish()    as ever; then rings the readers' bell too, on which all of them sleep
-    reader:    take(s)      sees READY(s), copies what the workers wrote out of the entries, and then moves its bit from
-                            due to held, with one CAS.  If due is 0 now, it rings the conductor's bell
-    reader:    let go       its lease dies: clears its bit in held.  If the word is 0 now, it rings that bell
-    conductor: admit()      gives an index.  Only what is opened later names it, or what is named to it now: batches that
-                            the ring still has, whose payloads nobody was given since
-    conductor: drop(r)      clears its bit in due of all payloads.  A bit that has moved to held stays
-    conductor: bury(r)      r is dead (its pidfd is readable), or it has closed and holds nothing: clears both
-                            bits, and tolls both bells.  Only now may the index be given again
+    conductor: open(s)      picks a payload whose word is 0, sets due to all living readers, then writes OPEN(s)
+    worker:    publish()    also rings the readers' bell, on which all readers sleep
+    reader:    take(s)      sees READY(s), copies the workers' descriptions out of the entries, and moves its bit from
+                            due to held, with one CAS.  If no reader is due any longer, it rings the conductor's bell
+    reader:    let go       when its lease dies, clears its bit in held.  If the word is then 0, it rings that bell
+    conductor: admit()      gives a new reader an index.  The reader becomes due for all batches that are opened later.
+                            It may also become due for batches that the ring still has, if their payloads were not
+                            given to other batches since
+    conductor: drop(r)      clears r's bit in due, in all payloads.  It leaves r's bit in held
+    conductor: bury(r)      clears both bits of r, and tolls both bells, when r is dead (its pidfd is readable), or has
+                            closed and holds nothing.  Only then may another reader get the index
 
-    1. Entry s is opened as s + R when no reader is due for s, and the conductor has taken it.  Readers take in order,
-       so one number, `all_took`, says up to where that is so.
+    1. The entry of s is used for s + R when no reader is due for s and the conductor has taken s.  Readers take in
+       order, so one number is enough: `all_took`, the lowest sequence for which this is not so.
     2. A payload is filled when its word is 0 and the conductor does not lend it.
-    3. A reader's copy of the entries may be torn only if the reader was dropped meanwhile: while it is due, they are
-       not opened again.  Then its CAS fails, and it drops what it copied.
-    4. The word needs no generation.  A dropped reader's bit is never set again while that reader may still take, so its
-       CAS cannot meet a word that looks the same and is not.  A reader that lives first makes sure that it takes nothing
-       more (AttachedSide.leave()), and then closes its connection.  Its bit is given again only when it is in no word.
-       Otherwise the death of the next reader with that bit would free what the first one lends.
-    5. A reader that holds `spare` payloads copies the next batch out and lets go at once.  So the ring has one payload
-       for each batch under way, and the spares of all; the conductor waits for nobody's tensors, only for a copy.
-    6. open(), admit(), drop() and bury() call no Python, so the GIL makes each of them one step for the others.
-    7. A reader killed between clearing a bell's sleeper bit and FUTEX_WAKE leaves others asleep.  So bury() tolls the
-       conductor's bell, which readers ring, and the readers' own, which the thread that listens to the conductor tolls.
-       A worker may die in the same place, so its death tolls both as well.
-    8. Nobody is there to read, and the conductor does not read either: it opens nothing, and what is ready stays.
+    3. While a reader is due, the entries are not opened again, so its copy of them is whole.  If the reader was dropped
+       meanwhile, the copy may be torn.  But then its CAS fails, and it discards the copy.
+    4. The word needs no generation.  While a dropped reader may still take, no word gets its bit again, so its CAS
+       cannot succeed on a later state of the word.  A living reader first makes sure that it takes nothing more
+       (AttachedSide.leave()), and then closes its connection.  Another reader gets its bit only when no word has it.
+       Otherwise the death of that reader would free payloads that the first one still lends.
+    5. A reader that holds `spare` payloads copies the next batch out, and lets go at once.  So the ring needs one
+       payload for each batch under way, and the spare ones of all readers.  The conductor waits for such a copy, but
+       never until a tensor dies.
+    6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
+    7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If a reader is killed
+       between the two, the others sleep on.  So bury() tolls the conductor's bell; and the thread in which each reader
+       listens to the conductor tolls the readers' bell.  A worker may die at the same point, so a worker's death tolls
+       both bells, too.
+    8. If there is no reader, and the conductor does not read itself, it opens nothing.  Ready batches stay ready.
 
-Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  A reader's
-thread receives them, and raises the reader's alarm for each.  The same thread sees the conductor's death, by its pidfd.
+Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  In each reader
+a thread receives them, and raises the reader's alarm for each.  The same thread notices the conductor's death, by its
+pidfd.
 
-tests/core/model/readers_model.py has all this in every interleaving, with the faults that break it.
+tests/core/model/readers_model.py explores all of this in every interleaving, and the faults that break it.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -58,12 +63,12 @@ cdef class Readers:
     cdef ring_payload *payload
     cdef int payloads, entries, batches
     cdef public bint reads              # whether the conductor's process reads too; otherwise it may pause
-    cdef readonly uint32_t live         # bits of those that what is opened now is due for
-    cdef readonly uint32_t known        # bits of those whose process may still be there
-    cdef readonly uint64_t all_took     # the lowest sequence that somebody is due for, or that the conductor has not taken
-    cdef int behind                     # batches from there on that are open
-    cdef uint64_t *opened_for           # of each payload: the sequence it was opened for last, plus 1
-    cdef uint64_t *epoch_of             # of each entry: the epoch of its batch
+    cdef readonly uint32_t live         # readers that become due for a batch opened now: their bits
+    cdef readonly uint32_t known        # readers whose processes may still exist: their bits
+    cdef readonly uint64_t all_took     # the lowest sequence that a reader is due for, or the conductor has not taken
+    cdef int behind                     # how many batches from there on are open
+    cdef uint64_t *opened_for           # for each payload: the last sequence it was opened for, plus 1
+    cdef uint64_t *epoch_of             # for each entry: the epoch of its batch
 
     cdef void advance(self) noexcept
     cdef bint have_room(self, int chunks, int most) noexcept

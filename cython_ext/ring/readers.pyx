@@ -40,7 +40,7 @@ cdef class Readers:
     # ----------------------------------------------------------------------------------------------------- room
 
     cdef void advance(self) noexcept:
-        """Move all_took over what everybody has taken.  While nobody reads it stays, so that who joins gets the rest."""
+        """Move all_took past the sequences that all have taken.  Without readers it stays; a new one gets the rest."""
         cdef ring_given *given
         if not self.live and not self.reads:
             return
@@ -107,12 +107,12 @@ cdef class Readers:
         """Give an index to another process.
 
         Args:
-            at: the sequence that it begins with: one of find(), or the next one that is opened; None: that one, or
-                where nobody reads now, the first one that nobody has taken.
-            index: which one; None: the lowest that is free.
+            at: the sequence that it begins with: one of find(), or the next one that is opened; None: that one, or if
+                there is no reader now, the first one that was not taken.
+            index: the index to give; None: the lowest free one.
 
         Returns:
-            The index and the sequence; None where all 32 are given.
+            The index and the sequence; None if all 32 are in use.
         """
         cdef uint64_t first, sequence
         cdef uint32_t bit
@@ -152,9 +152,9 @@ cdef class Readers:
         self.toll()
 
     def drop(self, int reader) -> None:
-        """What is opened from now on is not for this reader, and what it has not taken is not either.
+        """Give this reader no more batches: none that is opened later, and none that it has not taken yet.
 
-        It lends on what it has taken.  Its index is not free until it is buried.
+        It keeps the batches that it has taken.  Its index is in use until it is buried.
         """
         check_index("reader", reader, 32)
         self.strike(reader, False)

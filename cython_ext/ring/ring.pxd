@@ -69,10 +69,10 @@ the user's code, so a forged pickle could do no more than that code.
 
 NOTE [ Windows ]
 
-Samples that lie together in storage are read together if one worker makes all that several batches need of that place,
-one after the other.  So batches may be opened in windows.  The sequences of a window are in the order in which they
-are made: first the rows of one place, batch by batch, then those of the next place.  So the sequences of a batch lie
-between those of other batches, and its rows are not consecutive:
+Samples that lie in one place of the storage should be read together.  So one worker makes all rows of a place for
+several batches, one after the other, and the trainer opens several batches at once, as a window.  The sequences of a
+window are in the order in which they are made: first the rows of one place, batch by batch, then those of the next
+place.  So the sequences of a batch lie between those of other batches, and its rows are not consecutive:
 
     sequence    0          1          2          3          4          5
     batch       0          1          1          0          1          2

@@ -14,7 +14,7 @@ from shmloader.core.ring cimport Ring, check_index, lowest, overwritten
 
 @cython.final
 cdef class Sequences:
-    """What each sequence in flight was opened with, and its present state.
+    """The arguments with which each sequence in flight was opened, and its present state.
 
     In order, sequences are taken along a chain: each names the one after it.  That is the next sequence, unless batches
     were opened in a window: NOTE [ Windows ] in ring.pxd.

@@ -26,5 +26,5 @@ cdef class TrainerSide(OpeningSide):
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
-    cdef int keep_state(self) except -1                 # what was taken last is nobody's, but its state counts
+    cdef int keep_state(self) except -1                 # the batch taken last is dropped, but its state counts
     cdef void drop_words(self) noexcept

@@ -46,7 +46,7 @@ cdef class TrainerSide(OpeningSide):
         """Write the header of a fresh segment, before any worker sees it.
 
         Args:
-            label: says to who looks on what the ring is of.
+            label: the dataset's name, for onlookers such as `shmloader top`.
         """
         self.mapping.check_open()
         self.header.area_at, self.header.area_stride = self.area_at, self.area_stride
@@ -164,7 +164,7 @@ cdef class TrainerSide(OpeningSide):
     def take(self) -> Lease:
         """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
 
-        What its workers said of it is read before the next open(), which may be of the same entries.
+        Its workers' descriptions are read before the next open(), which may use the same entries.
         """
         self.mapping.check_open()
         if not self.sequences.find_ready():
@@ -225,14 +225,14 @@ cdef class TrainerSide(OpeningSide):
         return self.keep_state()
 
     cdef int keep_state(self) except -1:
-        """What a stream said behind the batch that was taken last is the latest that is known of it: NOTE [ Cells ]."""
+        """From now on, the state after the batch that was taken last counts for its stream: NOTE [ Cells ]."""
         return self.cell_owners.keep(self.current.reading.worker)
 
     def states(self) -> list:
-        """What each worker's stream said of itself behind the last batch of it that was handed out, or at its end.
+        """The state of each worker's stream after its last batch that was handed out, or at its end.
 
         Returns:
-            For each worker what it said; None where it said nothing; b"" where there was no memory to write it down.
+            The states, by worker.  None: it gave none.  b"": there was no memory to write it.
         """
         self.mapping.check_open()
         return self.cell_owners.read()
@@ -260,7 +260,7 @@ cdef class TrainerSide(OpeningSide):
             ring_toll(&self.bells[k].bell)
         for sequence in self.sequences.of(worker, RING_READY):
             if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
-                self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
+                self.entry[sequence % self.entries].answer.outcome = FILLED  # the worker that kept it is gone
         self.slots.died(worker)
 
     # ----------------------------------------------------------------------------------------------- the end

@@ -39,7 +39,7 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
 
 
 cdef list open_for(Ring ring, int worker, uint64_t after, uint32_t epoch):
-    """The sequences behind `after` that are open for a worker in this epoch, as one pass over the entries finds them."""
+    """The sequences after `after` that are open for a worker in this epoch, as one pass over the entries finds them."""
     cdef uint64_t word, sequence
     cdef list found = []
     cdef int k

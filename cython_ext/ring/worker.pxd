@@ -3,17 +3,17 @@
 
 NOTE [ Forked children ]
 
-    A dataset may fork a process, which has a copy of the worker and maps the same ring.  That process may collate, and
-    it may come out of the dataset: it returns, or raises what nobody in there catches.  It would go on as a second
-    worker of the same number, in its parent's slot.  So each WorkerSide knows how many forks lie behind it:
+    A dataset may fork a process.  The child has a copy of the worker and maps the same ring.  It may collate.  It may
+    also leave the dataset's code, by returning or by an exception, and would then continue as a second worker of the
+    same number, in its parent's slot.  So each WorkerSide records how many forks had happened when it was made:
 
-    1. in a process that was forked since, whatever would touch the ring raises instead;
-    2. default_collate makes tensors of their own there, as it does in any other thread (batch_writer.pyx);
-    3. a child that raises in the dataset goes on raising, and ends as any process does (loop.py); one that returns
-       meets 1 and ends by that.
+    1. If there were more forks since, this is a child, and every method that would touch the ring raises instead.
+    2. In a child, default_collate makes tensors outside the slot, as it does in any other thread (batch_writer.pyx).
+    3. If an exception leaves the dataset's code in a child, it ends the child as any process (loop.py).  A child that
+       returns from there meets 1, which ends it.
 
-    What the child writes to a tensor over the slot, which it found in its parent, is in the parent's batch too.
-    torch's workers collate into shared memory, and their children do the same.
+    If the child writes to a tensor that its parent had made over the slot, the parent's batch changes.  torch's workers
+    collate into shared memory, so their children do the same.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -32,15 +32,15 @@ cdef class WorkerSide(Ring):
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef readonly bint listed           # whether its task lists its rows instead: NOTE [ Windows ]
     cdef readonly bint begins_batch     # whether the batch's description begins with it
-    cdef unsigned forks                 # how many lay behind this process when it became the worker
+    cdef unsigned forks                 # how many forks there had been when this process became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
-    cdef uint32_t who                   # whom the sequence that find_open() found is open for: this worker, or ANY
-    cdef uint32_t revocations           # as counted when this worker looked last
-    cdef public uint64_t turn           # when it has claimed here last, where it serves several rings
+    cdef uint32_t who                   # the owner of the sequence that find_open() found: this worker, or ANY
+    cdef uint32_t revocations           # their count when this worker looked last
+    cdef public uint64_t turn           # if it serves several rings: when it claimed in this ring last
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef bint read_elsewhere            # whether other processes read: NOTE [ Readers ]
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
-    cdef uint32_t to_leave              # the cell for what the stream says of itself
+    cdef uint32_t to_leave              # the cell for the stream's state
     cdef uint32_t state_size            # bytes that were left there, or of the report
     cdef uint64_t described             # where what describe() wrote ends, in the entry's area
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
@@ -62,7 +62,7 @@ cdef class WorkerSide(Ring):
 
     cdef bint find_open(self) noexcept nogil
     cdef object begin(self)                                             # the task of what was claimed
-    cdef bint wants(self) noexcept nogil                                # of who serves several rings
+    cdef bint wants(self) noexcept nogil                                # if it serves several rings
     cdef int64_t ahead(self) noexcept nogil
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker

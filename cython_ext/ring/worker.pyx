@@ -180,7 +180,7 @@ cdef class WorkerSide(Ring):
         self.lane.turned_away()
 
     def turn_to(self) -> None:
-        """It is at work for this ring again."""
+        """Note that the worker works for this ring again."""
         self.lane.turned_to()
 
     @property
@@ -215,8 +215,10 @@ cdef class WorkerSide(Ring):
         return self.cursor
 
     def upcoming(self, uint64_t after, int most):
-        """Read at most `most` tasks that are open for this worker behind the one that is claimed and behind `after`,
-        without claiming them: upcoming.pyx."""
+        """Read at most `most` tasks that are open for this worker, after the claimed one and after `after`.
+
+        They are not claimed: upcoming.pyx.
+        """
         self.check_claimed()
         return upcoming(self, self.me, self.cursor, after, most)
 
@@ -316,8 +318,8 @@ cdef class WorkerSide(Ring):
                 memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
         return 0
 
-    # What a worker says of a batch lies in the entry's area, behind the task, which whoever takes this worker's place
-    # may need.
+    # A worker's description of a batch lies in the entry's area, after the task.  The task stays, because a process
+    # that replaces this worker may need it.
 
     cpdef int describe(self, list words, bytes plan, bytes beside=b"") except -1:
         """Write the meta and the plan of the batch (batch_writer.pyx), and what a chunk has beside them, into the area.
@@ -334,7 +336,7 @@ cdef class WorkerSide(Ring):
         cdef int at = self.cursor % self.entries
         cdef ring_entry *entry = &self.entry[at]
         cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
-        # behind the task as it was when it was claimed: it is not asked again how long it is
+        # after the task, by its length when it was claimed: the word with the length is not read again
         cdef uint64_t meta_at = (self.task_bytes + 7) // 8 * 8, plan_at = meta_at + 8 * count
         cdef char *area = self.area(self.cursor)
         cdef int64_t *meta = <int64_t *>(area + meta_at)
@@ -351,7 +353,7 @@ cdef class WorkerSide(Ring):
         return 0
 
     def report(self, const unsigned char[::1] text) -> None:
-        """Say something of the batch beside what it holds, behind what describe() wrote, before it is published.
+        """Write a report on the batch, after its description and before it is published: the replaced samples.
 
         Raises:
             MemoryError: there are no pages for it.
@@ -367,14 +369,14 @@ cdef class WorkerSide(Ring):
         self.state_size = <uint32_t>size
 
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
-        """Say where in the payload the table of the batch's pickled leaves lies."""
+        """Record where in the payload the table of the batch's pickled leaves lies."""
         self.check_claimed()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.objects_at, entry.answer.objects_size = at, size
         return 0
 
     def leave_state(self, const unsigned char[::1] state) -> None:
-        """Leave what the stream says of itself behind the batch that is claimed, before it is published.
+        """Write the stream's state after the claimed batch, before that is published.
 
         Raises:
             MemoryError: there are no pages for it.
@@ -425,8 +427,8 @@ cdef class WorkerSide(Ring):
         self.handover.leave(self.cursor, states)
 
     def recall(self):
-        """What the worker before this one left at the end of the last sequence that it published; None: nothing.
+        """The random states that the worker before this one left with the last sequence that it published; None: none.
 
-        To be asked when the next sequence is claimed.
+        Call it when the next sequence is claimed.
         """
         return self.handover.take(self.cursor)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """WebDataset's samples: which members of a tar archive belong together.
 
-A member's key is its name up to the first dot behind the last slash, and its extension is what follows, in small
-letters.  Members that follow each other and have one key are a sample.  Members without a key, and WebDataset's own
-(__meta__/...), belong to none.
+A member's key is its name up to the first dot after the last slash.  Its extension is the rest, in lower case.
+Consecutive members with one key are a sample.  Members without a key, and WebDataset's own (__meta__/...), belong to no
+sample.
 """
 
 import re
@@ -16,7 +16,7 @@ SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")      # WebDataset's
 
 
 cdef bint split(const uint8_t *name, Py_ssize_t size, Py_ssize_t *key, Py_ssize_t *rest) noexcept:
-    """Where a member's key ends, and where its extension begins; false where it has none: what SPLIT says."""
+    """Find where a member's key ends and its extension begins, as SPLIT does; false if it has no key."""
     cdef Py_ssize_t base = size, folder, dot
     while base and name[base - 1] != c"/":
         base -= 1
@@ -38,7 +38,7 @@ cdef bint split(const uint8_t *name, Py_ssize_t size, Py_ssize_t *key, Py_ssize_
 
 
 cdef bint is_meta(const uint8_t *name, Py_ssize_t size) noexcept:
-    """Whether a member is WebDataset's own: its first folder, or its name, is like __this__."""
+    """Whether a member is WebDataset's own: its first folder, or its name, begins and ends with two underscores."""
     cdef const void *slash = memchr(name, c"/", size)
     cdef Py_ssize_t end = size if slash == NULL else <const uint8_t *>slash - name
     return (end >= 4 and name[0] == c"_" and name[1] == c"_" and name[end - 2] == c"_" and name[end - 1] == c"_")
@@ -57,17 +57,17 @@ cdef bytes lower(const uint8_t *text, Py_ssize_t size):
 
 
 def group(bytes names, const uint64_t[::1] ends, const uint64_t[::1] places, const uint64_t[::1] sizes):
-    """Group members by their keys, as WebDataset does: those that follow each other and have one key are a sample.
+    """Group consecutive members with one key into samples, as WebDataset does.
 
     Args:
-        names: one behind the other.
-        ends: where each ends.
+        names: the names of all members, joined.
+        ends: where each name ends.
         places, sizes: of each member.
 
     Returns:
-        keys: of the samples, one behind the other, with where each ends;
-        for each sample, how many members all samples up to it have;
-        for each member of a sample, which member it was, its place, its size and the number of its extension (32 bits);
+        the keys of all samples, joined, and where each ends;
+        for each sample, how many members it and all samples before it have;
+        for each member of a sample, its number, its place, its size, and the number of its extension (32 bits);
         the extensions.  Numbers are words of 64 bits, as bytearrays.
 
     Raises:
@@ -87,7 +87,7 @@ def group(bytes names, const uint64_t[::1] ends, const uint64_t[::1] places, con
     cdef uint64_t *size = <uint64_t *><char *>kept_sizes
     cdef uint32_t *kind = <uint32_t *><char *>kinds
     cdef dict numbers = {}
-    cdef list last = []         # the sample in which each extension was met last
+    cdef list last = []         # for each extension, the last sample that has it
     cdef bytes extension
     cdef uint32_t number
     for at in range(count):

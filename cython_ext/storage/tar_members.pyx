@@ -3,12 +3,13 @@
 
 NOTE [ Plain tars ]
 
-Python's tarfile knows every kind of tar, and lists 54,000 members a second.  Nearly all shards have plain headers
-alone.  So this module reads plain headers in C, and stops at the first one that is not plain: the shard is then listed
-by tarfile, from its beginning (shmloader/storage/tar_listing.py).  Plain are: members, links and folders in the old,
-the ustar and GNU's format, with sizes in octal or base 256; long names of GNU's and pax's; pax records that change
-neither the bytes nor the character set.  Everything else is odd: sparse members, sizes that are no numbers, wrong
-checksums, two long names for one member.
+Python's tarfile knows every kind of tar, but lists only 54,000 members a second.  Nearly all shards have only plain
+headers.  So this module reads plain headers in C, and stops at the first one that is not plain.  Then tarfile lists the
+shard from its beginning (shmloader/storage/tar_listing.py).
+
+Plain headers are those of members, links and folders in the old format, ustar's and GNU's, with sizes in octal or base
+256; long names of GNU's and pax's; and pax records that change neither the bytes nor the character set.  All others are
+odd: sparse members, sizes that are no numbers, wrong checksums, two long names for one member.
 
 Both ways have to find the same members.  tests/storage/test_tar_members.py compares them.
 """
@@ -29,9 +30,9 @@ cdef enum:
     LONGEST = 1 << 20       # bytes of a long name, or of pax records
     A_TURN = 100_000        # members after which Python looks for signals
 
-# What a part of an archive was read to.
+# Why the reading of a part of an archive has stopped.
 cdef enum Reading:
-    MORE = 0        # the next header lies behind what was given
+    MORE = 0        # the next header lies after this part
     END = 1         # a block of zeros
     ODD = 2         # a header that is not plain
     MEMORY = 3
@@ -40,7 +41,7 @@ cdef str RECORD_IS_ODD = "a header that only tarfile reads"
 
 
 cdef inline bint is_octal(const uint8_t *field, int size, uint64_t *value) noexcept nogil:
-    """Read a number; false where it is none."""
+    """Read a number; false if the field has none."""
     cdef int k = 0
     cdef uint64_t number = 0
     if field[0] == 0x80:        # base 256, of GNU tar
@@ -62,7 +63,7 @@ cdef inline bint is_octal(const uint8_t *field, int size, uint64_t *value) noexc
 
 
 cdef inline size_t text_in(const uint8_t *field, size_t size) noexcept nogil:
-    """How long a text is that ends at a zero, or where its field ends."""
+    """The length of a text that ends at a zero byte, or at the end of its field."""
     cdef const void *end = memchr(field, 0, size)
     return size if end == NULL else <const uint8_t *>end - field
 
@@ -99,10 +100,10 @@ cdef class TarMembers:
     """Members of one archive, in their order.
 
     Attributes:
-        count: of members that were found.
+        count: how many members were found.
         at: where the next header lies.
-        needed: bytes from there on that are to be read at once.
-        ended: whether the end was met: a block of zeros.
+        needed: how many bytes from there on must be read together.
+        ended: whether the end of the archive was found, a block of zeros.
     """
     cdef readonly uint64_t count, at, needed
     cdef readonly bint ended
@@ -130,7 +131,7 @@ cdef class TarMembers:
         """Read the next 100,000 members or so of a file.
 
         Args:
-            file: a descriptor; its place is not used.
+            file: a descriptor; its position is not used.
 
         Returns:
             Whether there is more to read.
@@ -185,7 +186,7 @@ cdef class TarMembers:
         return not self.ended
 
     def end_of_file(self, uint64_t rest):
-        """Note that the archive has only so many bytes from `at` on.
+        """Note that the archive ends after this many bytes from `at` on.
 
         Raises:
             EOFError: it ends inside a header.
@@ -203,7 +204,7 @@ cdef class TarMembers:
         return 0
 
     cdef int parse(self, const uint8_t *data, uint64_t size, uint64_t place) noexcept nogil:
-        """Read all headers that lie in a part of the archive as a whole."""
+        """Read all headers that lie completely in a part of the archive."""
         cdef const uint8_t *header
         cdef uint64_t length
         cdef uint8_t kind
@@ -267,7 +268,7 @@ cdef class TarMembers:
         return MORE
 
     cdef int special(self, uint8_t kind, const uint8_t *data, uint64_t length) noexcept nogil:
-        """Note what a header says of the member behind it."""
+        """Note what a header says about the member after it."""
         if kind == c"g":
             return MORE if self.is_plain_pax(data, length, False) else ODD
         self.is_after_special = True
@@ -291,7 +292,7 @@ cdef class TarMembers:
         return MORE
 
     cdef bint is_plain_pax(self, const uint8_t *data, uint64_t size, bint counts) noexcept nogil:
-        """Note path and size of pax records; false where a record is odd, or is to count for all members (`counts`)."""
+        """Note path and size in pax records; false if one is odd, or if it counts for all members that follow."""
         cdef uint64_t at = 0, length, key, k, number
         cdef const uint8_t *value
         cdef const uint8_t *equals
@@ -366,7 +367,7 @@ cdef class TarMembers:
         return True
 
     def found(self):
-        """The names one behind the other, where each ends, and places and sizes: words of 64 bits, as bytes."""
+        """The names, joined; where each ends; and places and sizes.  Numbers are words of 64 bits, as bytes."""
         return (
             PyBytes_FromStringAndSize(<const char *>self.text, self.text_size),
             PyBytes_FromStringAndSize(<const char *>self.ends, 8 * self.count),

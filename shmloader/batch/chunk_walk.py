@@ -61,16 +61,16 @@ def _has_attributes(token: Any) -> bool:
 
 
 def _is_plain(other: Any, count: int) -> bool:
-    """Whether an object of walk() is the rows of a chunk, or nothing."""
+    """Whether an object of walk() is empty, or consists of the rows of a chunk."""
     if type(other) is list or type(other) is tuple:
         return not other or (len(other) == count and all(type(row) in ATOMS for row in other))
     return other is None or (type(other) is dict and not other)
 
 
 class _ChunkWalk:
-    """Walks through a chunk for which walk() cannot make a plan that can be cut: see containers.py.
+    """Takes apart a chunk for which walk() cannot make a plan of rows: see containers.py.
 
-    It gives the same tokens, and those of shells.
+    It gives the same tokens as walk(), and also tokens of shells.
 
     Args:
         count: the number of samples in the chunk.
@@ -143,7 +143,7 @@ class _ChunkWalk:
         elements = objects.elements_of(tensor)
         if elements is None:
             raise self.cannot(
-                f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which is more than its "
+                f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which has more than its "
                 "elements"
             )
         self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))

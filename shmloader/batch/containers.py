@@ -7,9 +7,9 @@ a sample lie beside it.  Their container may be of any class: an OrderedDict, a 
 slots, a tensor of a subclass.  Such a shell comes from the first chunk, and the trainer puts the rows of all chunks
 into it.
 
-    1. default_collate makes a container by copying the first sample's and updating it with the collated items.  That
-       cannot be done row by row: a Counter adds the items to those that it has, and a bytearray takes a tensor for an
-       item only if that has one element.  So the first chunk sends the first sample's container itself, and the trainer
+    1. default_collate copies the first sample's container and updates the copy with the collated items.  That cannot be
+       done row by row: a Counter adds the items to those that it has, and a bytearray accepts a tensor as an item only
+       if the tensor has one element.  So the first chunk sends the first sample's container itself, and the trainer
        updates it with all rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
        with holes in place of its items: `Holed`.  So it arrives as pickle would carry it whole.  The same is done with
@@ -131,7 +131,7 @@ class Containers:
 
 
 def _behind_ours(collate_fn_map: Any) -> list[Any]:
-    """The entries that were added to the map after ours.  They come first, as they would without ours."""
+    """The entries that were added to the map after ours.  They are tried first, as they would be without ours."""
     kinds = list(collate_fn_map)
     return kinds[kinds.index(OddContainer) + 1 :]
 

@@ -103,7 +103,7 @@ def _reduce_array(array: Any) -> Any:
 
 
 class _HolePickler(_Pickler):
-    """The same, with holes in place of these parts of a value."""
+    """A _Pickler that leaves holes in place of some parts of a value."""
 
     def __init__(self, file: io.BytesIO, value: Any, parts: list[Any]) -> None:
         super().__init__(file, protocol=5, buffer_callback=None)

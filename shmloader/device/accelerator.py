@@ -40,9 +40,10 @@ PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all context
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams, events on streams that may be gone, a stream of unknown origin, and whether all are known.
+    """The streams that may have copies out of batches: NOTE [ Streams ].
 
-    See NOTE [ Streams ].
+    Besides those that can be queried: events on streams that may be gone, a stream that nobody was seen to choose, and
+    whether all streams are known.
     """
 
     those: Collection[Any]
@@ -72,7 +73,7 @@ class Accelerator(Protocol):
 
         Args:
             noted: The streams that were current where the batches died, as `current` gives them.
-            lent: When the first of the batches was lent; None if only this thread has had them.
+            lent: When the first of the batches was lent; None if no other thread has had them.
         """
 
     def capturing(self, streams: Streams) -> bool:
@@ -82,7 +83,7 @@ class Accelerator(Protocol):
         """Events that pass when all present work of these streams is done."""
 
     def mark(self) -> Any:
-        """The same for this thread's current stream on this device only."""
+        """An event that passes when all present work of this thread's current stream, on this device, is done."""
 
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
@@ -120,7 +121,7 @@ class Accelerator(Protocol):
         """Start to copy a tensor to the device, on this thread's stream."""
 
     def to(self, value: Any) -> Any:
-        """The same for an object with its own `.to()`."""
+        """Start to copy an object that has its own `.to()`."""
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
         """Have this thread's stream, but not the thread, wait for the event, and keep the tensors for the stream."""
@@ -140,7 +141,7 @@ def count() -> int:
 
 
 def find(device: torch.device | None = None) -> Accelerator | None:
-    """The accelerator of this device, or the current one; returns None for the CPU, and if there is no accelerator."""
+    """The accelerator of this device (default: the current one); None for the CPU, or if there is none."""
     present = kind()
     if present is None or (device is not None and device.type == "cpu"):
         return None

@@ -1,8 +1,7 @@
 """Keeps our calls from breaking the capture of a graph, and counts captures.
 
-While a CUDA graph is captured in torch's usual mode, many calls of *another* thread break the capture, such as querying
-an event or page-locking memory.  A thread can declare that its calls have nothing to do with the capture, by the
-relaxed mode.
+While a CUDA graph is captured in torch's usual mode, some calls of *other* threads break the capture: querying an event
+or page-locking memory, for example.  In the relaxed mode, a thread's calls break no capture.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def relaxed() -> Iterator[None]:
 
 
 def relax() -> None:
-    """The same for all further calls of this thread."""
+    """From now on, no call of this thread breaks a capture."""
     exchange_mode(RELAXED)
 
 

@@ -61,8 +61,8 @@ from shmloader.device.captures import captures_begun
 from shmloader.device.streams import moment, say_unknown
 from shmloader.system.signals import held
 
-LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
-UNLOCKED = -1  # instead of the bytes that may be lent as page-locked; it forbids even an empty batch
+LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB at once
+UNLOCKED = -1  # in place of a number of bytes: no batch in this slot counts as page-locked, not even an empty one
 IN_TRANSIT = 4  # slots beyond `spare_slots`, for dead batches whose copies or events have not passed
 
 _late: set[Pinning] = set()  # of closed rings, with slots that are not given back yet

@@ -192,7 +192,7 @@ class Prefetcher:
             if not hand.came:
                 try:
                     hand.came.extend(itertools.islice(self._source, 1))
-                except Exception:  # it counts as the batch in whose place it comes
+                except Exception:  # it counts as a batch, because it comes in place of one
                     self._hand_on(copied(self._counted, self._states))
                     raise
             if not hand.came:

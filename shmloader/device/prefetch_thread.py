@@ -74,8 +74,9 @@ class Run:
     # ------------------------------------------------------------------------------------------------ in the thread
 
     def _live(self) -> None:
-        # The thread first marks that it has begun, or is inside, and then reads whether it is stopped.  stop() does it
-        # in the other order.  So one of the two sees the other: if the thread is found outside, it stays outside.
+        # The thread first marks that it has begun, or is inside the source, and then reads whether it is stopped.
+        # stop() does both in the other order.  So at least one of them sees the other's mark.  If stop() finds the
+        # thread outside the source, the thread stays outside.
         self._begun = True
         number = batches = 0
         try:
@@ -96,7 +97,7 @@ class Run:
                     break
                 except BaseException as error:
                     self._ready.put(Ready(Kind.ERROR, error, number, batches, self._count()))
-                    if self._stage.failed():  # from here on, taking memory on the device may end the process
+                    if self._stage.failed():  # after that, allocating memory on the device may end the process
                         break
                 number += 1
         except BaseException as error:
@@ -104,7 +105,7 @@ class Run:
         finally:
             self._ready.put(Ready(Kind.END))
             self._over = True
-            for lock in self._waiting:  # a thread that comes later finds that it is over
+            for lock in self._waiting:  # a thread that waits later sees that this one has ended
                 lock.release()
             if self._closes:
                 self._close_source()
@@ -170,7 +171,7 @@ class Run:
         return False
 
     def leave_from_inside(self) -> None:
-        """The same, called by the thread itself at any point."""
+        """leave(), called by the thread itself at any point."""
         self._closes = True
         if self._over:
             self._close_source()

@@ -17,8 +17,8 @@ the place where a batch dies says little about where it was read.  But streams c
        the batch.
     3. torch's own streams live as long as the process.  A stream that others have made (ExternalStream) may be
        destroyed after it is left, and then it cannot be queried.  So an event is recorded on it when it is left.
-    4. A thread that ends leaves its streams.  A thread that is not Python's stays on them, because it may call Python
-       again.
+    4. When a thread of Python's ends, its streams are no longer current.  Other threads' streams stay current, because
+       such a thread may call Python again.
     5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
        current before shmloader was imported.  The streams that are current where a batch dies, and at the next
        hand-out, are added in any case (NOTE [ Pinning ]).  If one of these was not seen to be chosen, there is a

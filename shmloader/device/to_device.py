@@ -34,7 +34,7 @@ if sys.platform == "linux":
 
 OnDevice = Callable[[Any], Any]
 
-TIMED = 16  # batches, of which the ninth is timed, because the first ones allocate the device's memory
+TIMED = 16  # of this many batches, the ninth is timed; the first ones allocate memory on the device
 
 
 class ToDevice:

@@ -145,7 +145,7 @@ def _known(transform: Any) -> Iterator[Any]:
 
 
 def _attributes(transform: Any) -> dict[str, Any]:
-    """Its attributes; lists and dicts are copied, because they are changed in place."""
+    """A transform's attributes.  Lists and dicts are copied, because programs change them in place."""
     return {
         name: list(value) if type(value) is list else dict(value) if isinstance(value, dict) else value
         for name, value in vars(transform).items()

@@ -1,4 +1,4 @@
-"""images.fuse: makes a dataset of picture files decode no more of each picture than its crop."""
+"""images.fuse: a dataset of picture files then decodes only the crop of each picture."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def fuse(
     image: str = "image",
     label: str | None = "label",
 ) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures | FusedSubset | FusedConcat:
-    """Make a dataset of picture files decode each picture once, and no more of it than its crop, straight to its size.
+    """Make a dataset of picture files decode each picture once, only its crop, and straight to its final size.
 
     The samples stay the same.  The draws from torch's, Python's and NumPy's generators are the same, in the same order.
     So the same seed gives the same boxes, flips and augmentations, the same targets and the same pixels.  A transform

@@ -178,7 +178,7 @@ def is_guessed(sampler: Any) -> bool:
 
 
 def generator_of(sampler: Any) -> torch.Generator | None:
-    """Its own generator, if it has one."""
+    """A sampler's own generator, or that of a sampler inside it; None if there is none."""
     found = (getattr(part, "generator", None) for part in reversed(within(sampler)))
     return next((each for each in found if isinstance(each, torch.Generator)), None)
 

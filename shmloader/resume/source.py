@@ -149,7 +149,7 @@ class Source(Indices):
         return {**self._origin, **self._notes.after(batches)}
 
     def constant_state(self) -> dict[str, Any] | None:
-        """The same, if it is the same behind each batch; None: the sampler keeps a state of its own, which changes."""
+        """state(), if it is the same after each batch; None if the sampler has its own state, which changes."""
         return self.state(0) if self._notes is None else None
 
     def belongs_to(self, epoch: Epoch) -> None:

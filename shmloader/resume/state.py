@@ -122,7 +122,7 @@ def state_of(given: Any) -> State:
 
 
 def nested_in_tuples(text: dict[str, Any]) -> dict[str, Any]:
-    """The same dict, with nested values in tuples of one element.
+    """The dict of a state, with nested values in tuples of one element.
 
     torch.distributed.checkpoint flattens dicts, and lists of dicts, to any depth, and expects the keys of a fresh
     loader's state.  It does not flatten a tuple, so the keys are always the same.

@@ -10,7 +10,7 @@ from shmloader.statistics.evidence import Evidence
 
 
 def with_ranks(evidence: Evidence) -> Evidence:
-    """The same evidence, with each rank's wait for a batch.
+    """The evidence, with each rank's wait for a batch added.
 
     Raises:
         RuntimeError: torch.distributed is not initialised, or not all ranks have asked by its timeout.

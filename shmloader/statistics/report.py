@@ -149,7 +149,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def table_of_workers(stats: Stats) -> list[str]:
-    """The same as text."""
+    """The table of rows_of_workers(), as lines of text."""
     rows = rows_of_workers(stats)
     if not rows:
         return []

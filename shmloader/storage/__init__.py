@@ -1,4 +1,4 @@
-"""Datasets that lie in shards: tar archives, Parquet and Arrow files, here or in an object store."""
+"""Datasets that lie in shards: tar archives, Parquet and Arrow files, on a local disk or in an object store."""
 
 from shmloader.storage.shards import Shards
 

@@ -18,11 +18,11 @@ __all__ = ["columns_of", "listings_in"]
 def columns_of(kind: str, shards: Sequence[str], listings: Sequence[Listing]) -> Columns:
     """The columns of an index.
 
-    All: shard and stamp (text, one for each shard); shard_samples (running total of samples, one for each shard).
-    Tars: key (text, one for each sample); sample_members (running total of members, one for each sample); member_place,
-    member_size and member_kind (one for each member); extension (text); sparse (JSON).
-    Tables: group_rows (running total of rows, one for each group); shard_groups (running total of groups, one for each
-    shard).
+    Every index has shard and stamp (text, one for each shard), and shard_samples (running total of samples, one for
+    each shard).  An index of tars also has key (text, one for each sample), sample_members (running total of members,
+    one for each sample), member_place, member_size and member_kind (one for each member), extension (text), and sparse
+    (JSON).  An index of tables also has group_rows (running total of rows, one for each group) and shard_groups
+    (running total of groups, one for each shard).
     """
     columns: Columns = {}
     _text(columns, "shard", (shard.encode("utf-8", "surrogateescape") for shard in shards))
@@ -67,7 +67,7 @@ def _ends(counts: Iterable[int]) -> Any:
 
 
 def _joined(ends: list[Any], sizes: list[int]) -> Any:
-    """Joins ends that count from the beginning of their part, to ends that count from the beginning of the first."""
+    """Joins the ends of several parts.  Each part counts from its own beginning; the result counts from the first's."""
     begins = np.cumsum([0, *sizes[:-1]], dtype=U64)
     return np.concatenate([end + begin for end, begin in zip(ends, begins, strict=True)]).astype(U64, copy=False)
 

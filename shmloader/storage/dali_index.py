@@ -14,14 +14,14 @@ _BLOCK = 512
 
 
 def list_by_dali(shard: str) -> TarListing | None:
-    """The samples of an archive that lies here, by the `.idx` file beside it.
+    """The samples of a local archive, by the `.idx` file beside it.
 
-    A file is believed where it is not older than the archive, names its members (version 1.2), each member begins where
-    the one before ends, and the first and the last one have a header that agrees.  Nothing else is known of it: it has
-    no size and no time of the archive, and places that wds2idx got from `tar --block-num` can be those of a header.
+    The file does not record the archive's size or time, and places that wds2idx got from `tar --block-num` can be those
+    of headers.  So the file is used only if it is not older than the archive, if it names its members (version 1.2), if
+    each member begins where the one before ends, and if the headers of the first and the last member agree with it.
 
     Returns:
-        None where there is no such file, or it is not believed.
+        The samples; None if there is no such file, or if it is not used.
     """
     base = shard[: shard.find(".", shard.rfind("/") + 1)]
     try:
@@ -49,7 +49,7 @@ def _parts(line: str) -> list[tuple[int, int, str]]:
     """Place, size and name of each member of a line: extension, place, size and name, with spaces between.
 
     Raises:
-        ValueError: It has other words, because a name has a space in it.
+        ValueError: The line has more words than that, because a name has a space in it.
     """
     words = line.rstrip("\n").split(" ")
     if len(words) % 4:
@@ -78,5 +78,5 @@ def _agrees(shard: str, members: list[tuple[int, int, str]]) -> bool:
             if int.from_bytes(found[3], "little") != size:
                 return False
         rest = os.pread(file.fileno(), _BLOCK, at)
-        return not rest.strip(b"\0")  # nothing was added since
+        return not rest.strip(b"\0")  # no member was appended since
     return False

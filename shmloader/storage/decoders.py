@@ -1,4 +1,4 @@
-"""What the bytes of a member become, by its extension, as WebDataset's decode() has them."""
+"""Decodes the bytes of a member, by its extension, as WebDataset's decode() does."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _KNOWN: dict[str, Decode] = {
 
 
 def decoder_of(extension: str, decode: bool | Mapping[str, Decode | None]) -> Decode | None:
-    """What decodes members of an extension; None: they stay bytes.
+    """The function that decodes members of an extension; None: they stay bytes.
 
     Args:
-        extension: All of it, such as "seg.png".
-        decode: As Shards has it.
+        extension: The whole extension, such as "seg.png".
+        decode: See Shards.
     """
     if decode is False:
         return None

@@ -2,13 +2,14 @@
 
 NOTE [ Index file ]
 
-The file: a magic, the place and length of a header, columns, each at a multiple of 64 bytes, and the header, which is
-JSON: the kind of the shards and where each column lies.  A column is an array of words, or text with the column of
-where each piece ends.  All processes map the one file, so it is in memory once, and opening it reads no more than the
-header.  A lookup reads words through memoryviews: it makes no array and takes under a microsecond.
+The file begins with a magic, and the place and length of a header.  Columns follow, each at a multiple of 64 bytes.
+The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an array of words,
+or text; a text has a second column with the end of each piece.  All processes map the one file, so it is in memory
+once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array and takes less
+than a microsecond.
 
-A file is never changed.  It is written under another name and renamed, so who maps it keeps what was there, two that
-make the same one at once make the same bytes, and a death leaves no half of one.
+A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
+keeps it, two processes that make the file at once write the same bytes, and a death leaves no half of a file.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def write(path: str, kind: str, columns: Columns) -> None:
     """Write an index.
 
     Args:
-        path: Of the file; one that is there is replaced.
-        kind: Of the shards.
+        path: The file.  An existing one is replaced.
+        kind: The format of the shards.
         columns: Arrays of little-endian words of 4 or 8 bytes, or bytes.
 
     Raises:
@@ -49,7 +50,7 @@ def write(path: str, kind: str, columns: Columns) -> None:
     """
     made = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}-{secrets.token_hex(4)}")
     where: dict[str, tuple[str, int, int]] = {}
-    # Not tempfile's, which nobody else may read: who shares the shards shares their index.
+    # Not by tempfile, whose files only their owner may read: users who share the shards share their index.
     file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         at = _ALIGNED
@@ -66,7 +67,7 @@ def write(path: str, kind: str, columns: Columns) -> None:
         header = json.dumps({"kind": kind, "columns": where, "sum": summed.hexdigest()}).encode()
         _put(file, memoryview(header), at)
         _put(file, memoryview(_HEADER.pack(_MAGIC, at, len(header))), 0)
-        os.fsync(file)  # a machine that fails must not leave the name without the content
+        os.fsync(file)  # otherwise a power loss could leave the name without the content
         os.replace(made, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -86,17 +87,17 @@ class IndexFile:
     """An index, mapped.
 
     Args:
-        path: Of the file.
-        sum: Of its columns, where it must be the one that another process has.
+        path: The file.
+        sum: The checksum that its columns must have, because another process uses that index; None: any.
 
     Attributes:
-        path: Of the file.
-        kind: Of the shards.
-        sum: Of the columns: two files with one sum have the same content.
+        path: The file.
+        kind: The format of the shards.
+        sum: The checksum of the columns.  Two files with one checksum have the same content.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is none of these files, was cut off, or is another one than `sum` says.
+        FileNotFoundError: There is no such file.
+        ValueError: It is no index, was cut off, or does not have the checksum `sum`.
     """
 
     def __init__(self, path: str, sum: str | None = None) -> None:
@@ -115,8 +116,8 @@ class IndexFile:
         self.sum: str = header["sum"]
         if sum is not None and self.sum != sum:
             raise ValueError(
-                f"{path} was made again, of other shards, while a loader reads by it. Make the dataset and the loader "
-                "again"
+                f"{path} was made again from other shards, and a loader still uses the old index. Make the dataset and "
+                "the loader again"
             )
         whole = memoryview(self._map)
         self._columns: dict[str, Any] = {}
@@ -135,11 +136,11 @@ class IndexFile:
         return np.asarray(self._columns[name])
 
     def text(self, name: str, at: int) -> str:
-        """A piece of a text, whose ends are in the column `name`_ends."""
+        """A piece of a text.  The column `name`_ends has the ends of the pieces."""
         return bytes(self.bytes(name, at)).decode("utf-8", "surrogateescape")
 
     def bytes(self, name: str, at: int) -> Any:
-        """The same, as bytes in the mapped file."""
+        """A piece of a text, as bytes in the mapped file."""
         ends = self._columns[f"{name}_ends"]
         return self._columns[name][ends[at - 1] if at else 0 : ends[at]]
 
@@ -148,13 +149,13 @@ class IndexFile:
         return [self.text(name, at) for at in range(len(self._columns[f"{name}_ends"]))]
 
     def has_texts(self, name: str, pieces: Sequence[Any]) -> bool:
-        """Whether all pieces of a text are these; much quicker than to make strings of them."""
+        """Whether a text has exactly these pieces.  That is much quicker than to make strings of them."""
         encoded = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
         ends = np.cumsum(list(map(len, encoded)), dtype=np.uint64)
         return np.array_equal(self.array(f"{name}_ends"), ends) and self._columns[name] == b"".join(encoded)
 
     def place(self, name: str, number: int) -> tuple[int, int]:
-        """Which of the parts that end at the words of a column a number lies in, and where in it."""
+        """The part in which a number lies, and its place in that part.  The words of the column are the parts' ends."""
         ends = self._columns[name]
         part = bisect_right(ends, number)
         return part, number - (ends[part - 1] if part else 0)

@@ -1,4 +1,4 @@
-"""What an index knows of one shard."""
+"""The listing of one shard: its samples, and where they lie."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class Listing:
     """A shard's part of the columns of an index.
 
     Args:
-        stamp: Of the shard's content, see stamp_of() and local_stamp().
+        stamp: Changes with the shard's content: see stamp_of() and local_stamp().
     """
 
     stamp: str
 
     @property
     def samples(self) -> int:
-        """How many it has."""
+        """How many samples the shard has."""
         raise NotImplementedError
 
 
 @dataclass
 class TarListing(Listing):
-    """Of a tar archive.
+    """The listing of a tar archive.
 
     Args:
-        keys: Of the samples, one behind the other.
-        key_ends: Where each ends.
-        sample_ends: How many members all samples up to each have.
-        places, sizes: Of each member's bytes in the archive; of a sparse member the size that it is read to.
+        keys: The keys of all samples, joined.
+        key_ends: Where each key ends.
+        sample_ends: For each sample, how many members it and all samples before it have.
+        places, sizes: Where each member's bytes lie in the archive.  The size of a sparse member includes its holes.
         kinds: The number of each member's extension.
-        extensions: Them.
-        sparse: Of sparse members, by their number in the shard: pieces (place in the member, bytes), which lie in the
-            archive one behind the other.
+        extensions: The extensions, by their numbers.
+        sparse: For each sparse member, by its number in the shard, its pieces: their places in the member and their
+            bytes.  In the archive they lie one after the other.
     """
 
     keys: bytes
@@ -62,10 +62,10 @@ class TarListing(Listing):
 
 @dataclass
 class RowListing(Listing):
-    """Of a file of tables.
+    """The listing of a file of tables.
 
     Args:
-        rows: Of each row group, or record batch.
+        rows: The rows of each row group, or record batch.
     """
 
     rows: Any
@@ -78,12 +78,12 @@ class RowListing(Listing):
 def grouped(
     shard: str, names: bytes, ends: Any, places: Any, sizes: Any, sparse: dict[int, Parts] | None = None
 ) -> TarListing:
-    """The samples of members, with a stamp that is still to come.
+    """Groups members into samples.  The caller sets the listing's stamp.
 
     Args:
-        shard: Their archive.
+        shard: The archive.
         names, ends, places, sizes: Of all members; see group().
-        sparse: Of sparse ones, by their number.
+        sparse: The pieces of sparse members, by their number.
 
     Raises:
         ValueError: A sample has two members of one extension.
@@ -94,8 +94,8 @@ def grouped(
         )
     except KeyError as error:
         raise ValueError(
-            f"{shard}: {error.args[0]!r} is in its sample twice. Members that follow each other and have one key are a "
-            "sample, and each of its extensions is there once. Write the shard again with another key for each sample"
+            f"{shard}: {error.args[0]!r} is in its sample twice. Consecutive members with one key are a sample, and a "
+            "sample has each extension once. Write the shard again with another key for each sample"
         ) from None
     found = TarListing(
         stamp="",

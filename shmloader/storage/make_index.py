@@ -1,4 +1,4 @@
-"""Finds the index of a list of shards, or makes it: only of the shards that have changed since."""
+"""Finds the index of a list of shards, or makes it.  Only shards that have changed since are listed again."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from shmloader.storage.index_file import IndexFile, write
 from shmloader.storage.listing import Listing
 from shmloader.storage.names import TAR, is_remote
 from shmloader.storage.remote import Asker, asking, stamp_of
-from shmloader.storage.row_listing import list_rows_far, list_rows_local
-from shmloader.storage.tar_listing import list_far, list_local
+from shmloader.storage.row_listing import list_rows_local, list_rows_remote
+from shmloader.storage.tar_listing import list_local, list_remote
 
 __all__ = ["Wanted", "find_or_make", "local_stamp"]
 
-_VERSION = "1"  # of what is listed: another one makes each index again
+_VERSION = "1"  # of the listings; with another number, every index is made again
 _THREADS = 8
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which index.
+    """The index that a dataset wants.
 
     Args:
         shards: Paths and URLs.
         kind: Their format.
-        counted: How many samples a list of `wids` says that some have.
+        counted: How many samples some shards have, according to a list of `wids`.
         path: The index's file; None: beside the shards, or in the user's cache.
         options: For fsspec.
         progress: Whether to draw a progress bar.
@@ -53,7 +53,7 @@ class Wanted:
             return [self.path]
         folders = {os.path.dirname(shard) for shard in self.shards}
         if len(folders) == 1 and not is_remote(self.shards[0]):
-            # A name that is the same wherever the folder is mounted.
+            # The name is made from base names, so that it is the same wherever the folder is mounted.
             return [self._file(folders.pop(), map(os.path.basename, self.shards)), self._file(_cache(), self.shards)]
         return [self._file(_cache(), self.shards)]
 
@@ -73,7 +73,7 @@ def _cache() -> str:
 
 
 def local_stamp(status: os.stat_result) -> str:
-    """What changes with a file: its size, and the time of its last change."""
+    """A text that changes with a file: its size, and the time of its last change."""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
@@ -81,11 +81,11 @@ def find_or_make(wanted: Wanted, rebuild: bool = False) -> IndexFile:
     """The index of the shards as they are now.
 
     Args:
-        wanted: Which.
-        rebuild: Whether it is made in any case.
+        wanted: The index that is wanted.
+        rebuild: Whether to make it even if it exists.
 
     Raises:
-        FileNotFoundError: A shard is not there.
+        FileNotFoundError: A shard does not exist.
         ValueError: A shard cannot be listed.
         OSError: The index can be written nowhere.
     """
@@ -102,7 +102,7 @@ def find_or_make(wanted: Wanted, rebuild: bool = False) -> IndexFile:
 
 
 def _found(wanted: Wanted, stamps: list[str | None]) -> IndexFile | None:
-    """The index that is there, of these shards; the one that fits best, where there are two."""
+    """The existing index of these shards.  If there are two, it is the one with fewer changed shards."""
     several = []
     for path in wanted.places():
         try:
@@ -119,13 +119,13 @@ def _found(wanted: Wanted, stamps: list[str | None]) -> IndexFile | None:
 
 
 def _is_index(path: str) -> bool:
-    """Whether a file may be written to: it is an index, if a damaged one."""
+    """Whether a file may be overwritten, because it is empty or an index, perhaps a damaged one."""
     with open(path, "rb") as file:
         return file.read(14) in (b"shmloader inde", b"")
 
 
 def _local_stamps(wanted: Wanted) -> list[str | None]:
-    """Of each shard that lies here; a far one is looked at when it is read."""
+    """The stamp of each local shard; None for remote ones, which are checked when they are read."""
     stamps: list[str | None] = []
     for shard in wanted.shards:
         if is_remote(shard):
@@ -154,9 +154,10 @@ def _changed(index: IndexFile, stamps: list[str | None]) -> list[int]:
 
 @contextlib.contextmanager
 def _alone(wanted: Wanted) -> Iterator[None]:
-    """Let one process of those that want an index make it, and the others wait.
+    """Have one process make an index while others that want it wait.
 
-    Nothing depends on it: see NOTE [ Index file ].  The kernel unlocks the file of a process that dies.
+    It only saves work, and no result depends on it: see NOTE [ Index file ].  If the process dies, the kernel unlocks
+    the file.
     """
     file = -1
     path = ""
@@ -169,7 +170,7 @@ def _alone(wanted: Wanted) -> Iterator[None]:
             break
     try:
         if file >= 0:
-            with contextlib.suppress(OSError):  # of file systems that have no locks
+            with contextlib.suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
@@ -186,17 +187,17 @@ def _made(wanted: Wanted, stamps: list[str | None], old: IndexFile | None) -> In
     listings = {} if old is None else listings_in(old, sorted({*range(len(stamps))} - {*changed}))
     with _bar(wanted.progress, len(changed)) as done:
         here = [at for at in changed if stamps[at] is not None]
-        far = [at for at in changed if stamps[at] is None]
+        remote = [at for at in changed if stamps[at] is None]
         listings |= _listed_here(wanted, here, done)
-        if far:
-            listings |= asking(wanted.options, _questions(wanted, far, done))
+        if remote:
+            listings |= asking(wanted.options, _questions(wanted, remote, done))
     ordered = [listings[at] for at in range(len(stamps))]
     _agree(wanted, ordered)
     return _kept(wanted, columns_of(wanted.kind, wanted.names(), ordered))
 
 
 def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> dict[int, Listing]:
-    """Shards that lie here, several at a time: the reading holds no GIL."""
+    """Lists local shards, several at a time, because reading them does not hold the GIL."""
 
     def one(at: int) -> Listing:
         found = _listed(wanted.kind, wanted.shards[at])
@@ -221,7 +222,7 @@ def _listed(kind: str, shard: str) -> Listing:
         if local_stamp(os.stat(shard)) == before:
             listing.stamp = before
             return listing
-    raise RuntimeError(f"{shard} changes while it is read. Wait until whoever writes it has closed it")
+    raise RuntimeError(f"{shard} changes while it is read. Wait until its writer has closed it")
 
 
 def _questions(
@@ -244,9 +245,9 @@ def _questions(
                     "random. Use a server that answers requests for ranges, or copy the shard"
                 )
             if wanted.kind == TAR:
-                listing = await list_far(shard, asker, int(info["size"]))
+                listing = await list_remote(shard, asker, int(info["size"]))
             else:
-                listing = await list_rows_far(wanted.kind, shard, asker, int(info["size"]))
+                listing = await list_rows_remote(wanted.kind, shard, asker, int(info["size"]))
             listing.stamp = stamp_of(info)
             done()
             return at, listing
@@ -257,7 +258,7 @@ def _questions(
 
 
 def _agree(wanted: Wanted, listings: list[Listing]) -> None:
-    """Compare with what a list of `wids` says."""
+    """Compare the listings with the numbers in a list of `wids`."""
     for shard, listing in zip(wanted.shards, listings, strict=True):
         expected = wanted.counted.get(shard, listing.samples)
         if expected != listing.samples:
@@ -268,7 +269,7 @@ def _agree(wanted: Wanted, listings: list[Listing]) -> None:
 
 
 def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
-    """Write an index where that is possible."""
+    """Write the index to the first place where that is possible."""
     failures = []
     for path in wanted.places():
         try:
@@ -285,7 +286,7 @@ def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
 
 @contextlib.contextmanager
 def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
-    """A progress bar over shards, on a terminal, where it takes more than a second."""
+    """A progress bar over shards, if stderr is a terminal and the work takes more than a second."""
     if not wanted or not sys.stderr.isatty():
         yield lambda: None
         return

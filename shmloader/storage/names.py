@@ -1,4 +1,4 @@
-"""From what a user gives to a list of shards: braces, patterns, lists in a file."""
+"""Expands the `urls` that a user gives to a list of shards: braces, patterns, lists in a file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, 
     """The shards that a user names, in their order.
 
     Args:
-        urls: A path or a URL, or several; with braces ({000..127}), or with a pattern (*, ?, []), or the name of a
+        urls: One path or URL, or several.  They may have braces ({000..127}) or a pattern (*, ?, []).  It may also be a
             JSON file in which `wids` lists shards.
         options: For fsspec.
 
     Returns:
-        The paths (absolute) and URLs, and how many samples `wids` counted in them, where it did.
+        The paths (absolute) and URLs; and for the shards that `wids` counted, their numbers of samples.
 
     Raises:
-        ValueError: There is none, or one that is no shard.
+        ValueError: No shard is named, or one of the names is no shard.
         FileNotFoundError: A pattern matches nothing.
     """
     several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
@@ -52,7 +52,7 @@ def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, 
 
 
 def format_of(shards: list[str]) -> str:
-    """What the shards are, by their names.
+    """The format of the shards, by their names.
 
     Raises:
         ValueError: Some are compressed, or of another format than the first.
@@ -73,7 +73,7 @@ def is_remote(shard: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """A path, absolute; of file:// and file: too."""
+    """The absolute path of a local shard; also of a URL with file:// or file:."""
     for prefix in ("file://", "local://", "file:"):
         if url.startswith(prefix):
             url = url[len(prefix) :]
@@ -85,14 +85,14 @@ def _format(shard: str) -> str:
     name = re.sub(r"[?#].*$", "", shard) if is_remote(shard) else shard
     if _COMPRESSED.search(name):
         raise ValueError(
-            f"{shard} is compressed, so no sample in it can be read without all that lie before. Shards are read at "
-            "random, and must not be compressed. Unpack it (gunzip), for pictures are compressed already"
+            f"{shard} is compressed, so no sample in it can be read without all samples before it. Shards are read at "
+            "random, and must not be compressed. Unpack it (gunzip); pictures are compressed already"
         )
     return _FORMATS.get(os.path.splitext(name)[1].lower(), TAR)
 
 
 def _braces(text: str) -> Iterator[str]:
-    """What braces stand for: {000..127} and {train,val}, as the shell and WebDataset have them."""
+    """Expands braces, such as {000..127} and {train,val}, as the shell and WebDataset do."""
     begin = text.find("{")
     if begin < 0:
         yield text
@@ -100,7 +100,7 @@ def _braces(text: str) -> Iterator[str]:
     parts, end = _alternatives(text, begin)
     numbers = _RANGE.match(parts[0]) if len(parts) == 1 else None
     if len(parts) == 1 and numbers is None:
-        raise ValueError(f"{text!r} has braces that are no range. Write {{000..127}} or {{train,val}}")
+        raise ValueError(f"{text!r} has braces that are no range and no list. Write {{000..127}} or {{train,val}}")
     inside = _range(*numbers.groups()) if numbers else (one for part in parts for one in _braces(part))
     for middle in inside:
         for rest in _braces(text[end:]):
@@ -108,7 +108,7 @@ def _braces(text: str) -> Iterator[str]:
 
 
 def _alternatives(text: str, begin: int) -> tuple[list[str], int]:
-    """What stands between the commas of a brace, and where the text goes on behind it."""
+    """The alternatives in a brace, and the position after the brace."""
     depth, at, parts = 0, begin + 1, []
     for end in range(begin, len(text)):
         depth += (text[end] == "{") - (text[end] == "}")
@@ -137,7 +137,7 @@ def _matched(one: str, options: dict[str, Any]) -> list[str]:
     is_pattern = any(wildcard in one for wildcard in "*?[")
     local = one.startswith(("file:", "local:"))
     if is_remote(one) and not local:
-        if not is_pattern or one.startswith(("http://", "https://")):  # where ? begins what is asked for
+        if not is_pattern or one.startswith(("http://", "https://")):  # in these, ? begins a query
             return [one]
         found = remote.matching(one, options)
     else:
@@ -152,8 +152,8 @@ def _matched(one: str, options: dict[str, Any]) -> list[str]:
 
 def _listed(path: str, options: dict[str, Any]) -> list[tuple[str, int | None]]:
     """The shards that a JSON file of `wids` lists, with how many samples each has."""
-    far = is_remote(path) and not path.startswith(("file:", "local:"))
-    if far:
+    is_url = is_remote(path) and not path.startswith(("file:", "local:"))
+    if is_url:
         text = remote.read_whole(path, options)
     else:
         with open(local_path(path), "rb") as file:
@@ -171,6 +171,6 @@ def _listed(path: str, options: dict[str, Any]) -> list[tuple[str, int | None]]:
         if is_remote(url) or os.path.isabs(url):
             name = url if is_remote(url) else local_path(url)
         else:
-            name = f"{folder}/{url}" if far else local_path(os.path.join(folder, url))
+            name = f"{folder}/{url}" if is_url else local_path(os.path.join(folder, url))
         made.append((name, count))
     return made

@@ -2,14 +2,14 @@
 
 NOTE [ Read ahead ]
 
-What is announced waits in a line.  A read is begun as soon as all that was begun, and not yet taken, fits with it into
-the bound.  Taking a sample makes room, and the next ones begin.
+A loader announces the samples that it will take, and their reads wait in a queue.  The next read begins as soon as its
+bytes fit into the bound, beside those of all reads that were begun and not taken.  Taking a sample makes room.
 
-A loader takes samples in the order in which it announced them, unless it is left in mid-epoch.  So what was announced
-well before the sample that is taken will never be: it is dropped.  `_SLACK` is for threads that load samples of a
-batch side by side.
+A loader takes samples in the order in which it announced them, unless the user leaves the epoch half-way.  So when a
+sample is taken, reads that were announced long before it will never be taken, and are dropped.  `_SLACK` allows for
+threads that load samples of a batch side by side.
 
-Reads of a process that was forked, or that is another one, are forgotten: their threads are not in this one.
+A forked or spawned process forgets the reads of its parent, because the threads that read are not in it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReadAhead:
     """Reads under way and finished ones, each until it is taken.
 
     Args:
-        most: Bytes of all that was begun and is not taken.
+        most: The bound in bytes, for reads that were begun and not taken.
     """
 
     def __init__(self, most: int) -> None:
@@ -39,11 +39,11 @@ class ReadAhead:
         self._forget()
 
     def announce(self, reads: Iterable[tuple[Any, int, Begin]]) -> None:
-        """Begin reads, as far as there is room; the others follow.
+        """Begin reads as far as there is room.  The others begin when there is room for them.
 
         Args:
-            reads: For each a key, its bytes, and a function that begins it and returns what take() is to return, which
-                has a cancel().
+            reads: For each read a key, its bytes, and a function that begins it.  The function returns the object that
+                take() will return; it has a cancel().
         """
         with self._locked():
             for key, size, begin in reads:
@@ -54,7 +54,7 @@ class ReadAhead:
             self._begin()
 
     def take(self, key: Any) -> Any:
-        """What was begun for a key; None where nothing was.  A key is taken once."""
+        """The read that was begun for a key; None if there is none.  A key is taken once."""
         with self._locked():
             at = self._known.pop(key, None)
             if at is None:
@@ -68,7 +68,7 @@ class ReadAhead:
 
     @property
     def waiting(self) -> int:
-        """How many were announced and are not begun."""
+        """How many reads were announced and not begun."""
         return sum(self._known.get(key) == at for key, at, _, _ in self._line)
 
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[int]]:
@@ -83,7 +83,7 @@ class ReadAhead:
                 try:
                     self._begun[key] = at, size, begin()
                     self.bytes += size
-                except Exception:  # whoever needs the sample reads it again, and gets the error
+                except Exception:  # __getitem__ reads the sample again, and raises the error
                     del self._known[key]
             self._line.popleft()
 
@@ -110,6 +110,6 @@ class ReadAhead:
         self._lock = threading.Lock()
         self.bytes = 0
         self._announced = 0
-        self._known: dict[Any, int] = {}  # of each key that was announced and is not taken: which it was
+        self._known: dict[Any, int] = {}  # for each key that was announced and not taken, the number of its read
         self._line: deque[tuple[Any, int, int, Begin]] = deque()
         self._begun: OrderedDict[Any, tuple[int, int, Any]] = OrderedDict()

@@ -1,14 +1,14 @@
 """Shards that fsspec reads: object stores, the Hub, web servers.
 
-NOTE [ Far files ]
+NOTE [ Remote files ]
 
     1. fsspec refuses a file system in a process that was forked after it was made.  So each process has its own, made
-       when it first reads (`FarFiles.of_this_process`).
-    2. The trainer must have no thread when it forks workers.  What it asks before (which files match, what an index
-       needs) runs in a thread that is joined at once, with an event loop of its own (`asking`); fsspec's own thread
-       never starts there.
-    3. A worker keeps many requests under way.  File systems that are asynchronous inside (s3, gs, http) take them on
-       their own event loop, any number at a time.  Others (hf) are called by a few threads of ours.
+       when it first reads (`OfThisProcess`).
+    2. The trainer must have no other thread when it forks workers.  It asks some questions before that: which files
+       match a pattern, and what an index needs.  They run in a thread with its own event loop, which is joined at once
+       (`asking`).  So fsspec's own thread never starts in the trainer.
+    3. A worker has many requests under way.  Asynchronous file systems (s3, gs, http) take any number at a time, on
+       their own event loop.  Other file systems (hf) are called in a few threads of ours.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["Asker", "FarFiles", "asking", "matching", "read_whole", "stamp_of"]
+__all__ = ["Asker", "RemoteFiles", "asking", "matching", "read_whole", "stamp_of"]
 
 THREADS = 16  # calls under way to a file system that is not asynchronous
-AT_ONCE = 32  # shards that are asked for at a time, while an index is made
+AT_ONCE = 32  # questions under way while an index is made
 
 Result = TypeVar("Result")
 
@@ -37,13 +37,13 @@ def _filesystem(url: str, options: dict[str, Any], **more: Any) -> tuple[Any, st
 
     try:
         found: tuple[Any, str] = url_to_fs(url, **options, **more)
-    except ImportError as error:  # fsspec says what to install
+    except ImportError as error:  # fsspec's text names the package to install
         raise ImportError(f"{url} cannot be read: {error}") from error
     return found
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """What changes with a file's content, of what its file system says of it: its size, and its tag or its time."""
+    """A text that changes with a file's content, from its file system's info: its size, and its tag or its time."""
     names = ("ETag", "etag", "md5Hash", "blob_id", "sha256", "LastModified", "last_modified", "mtime", "updated")
     tag = next((info[name] for name in (*names, "created") if info.get(name)), "")
     return f"{info.get('size')} {tag}"
@@ -53,7 +53,7 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 
 class Asker:
-    """Calls to file systems while an index is made; awaited in one event loop, see NOTE [ Far files ].
+    """Calls to file systems while an index is made; awaited in one event loop, see NOTE [ Remote files ].
 
     Args:
         options: For fsspec.
@@ -64,10 +64,10 @@ class Asker:
         self._options = options
         self._threads = threads
         self._systems: dict[str, Any] = {}
-        self.one_at_a_time = asyncio.Lock()  # for what takes the memory of a whole shard
+        self.one_at_a_time = asyncio.Lock()  # for calls that take the memory of a whole shard
 
     async def call(self, method: str, url: str, **arguments: Any) -> Any:
-        """A method of the file system, of a URL's path."""
+        """Call a method of a URL's file system with the URL's path."""
         system, path = self._at(url)
         if system.async_impl:
             return await getattr(system, f"_{method}")(path, **arguments)
@@ -76,7 +76,7 @@ class Asker:
         return await loop.run_in_executor(self._threads, lambda: function(path, **arguments))
 
     async def all(self, ask: Callable[[Any], Awaitable[Result]], of: Iterable[Any]) -> list[Result]:
-        """What `ask` gives for each, with AT_ONCE under way; the first error ends all."""
+        """The results of `ask` for each of these, with AT_ONCE under way; the first error ends all of them."""
         places = asyncio.Semaphore(AT_ONCE)
 
         async def one(each: Any) -> Result:
@@ -91,7 +91,7 @@ class Asker:
                 task.cancel()
 
     def unstripped(self, url: str, path: str) -> str:
-        """A path of the file system that a URL leads to, as a URL."""
+        """The URL of a path in the same file system as `url`."""
         name: str = self._at(url)[0].unstrip_protocol(path)
         return name
 
@@ -120,7 +120,7 @@ class Asker:
 
 
 def asking(options: dict[str, Any], questions: Callable[[Asker], Awaitable[Result]]) -> Result:
-    """Run questions to file systems in a thread that ends before this returns; see NOTE [ Far files ]."""
+    """Ask file systems questions, in a thread that ends before this returns; see NOTE [ Remote files ]."""
 
     begun: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
@@ -137,7 +137,7 @@ def asking(options: dict[str, Any], questions: Callable[[Asker], Awaitable[Resul
         answer = thread.submit(asyncio.run, asked())
         try:
             return answer.result()
-        except BaseException:  # Ctrl-C, say: the thread would be waited for until all was asked
+        except BaseException:  # such as Ctrl-C: otherwise the join would wait until all questions are answered
             loop, task = begun.result()
             with contextlib.suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(task.cancel)
@@ -167,7 +167,7 @@ def read_whole(url: str, options: dict[str, Any]) -> bytes:
 
 
 class _Threads:
-    """A few threads that call functions; they end with what holds them, and nobody waits for them at exit."""
+    """A few threads that call functions.  They end with this object, and the interpreter's exit waits for none."""
 
     def __init__(self, count: int) -> None:
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -197,10 +197,10 @@ def _work(waiting: queue.SimpleQueue[Any]) -> None:
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
-        del future, function  # a thread that waits must keep nothing alive
+        del future, function  # a thread that waits must not keep their objects alive
 
 
-class FarFiles:
+class RemoteFiles:
     """Files that this process reads by fsspec.
 
     Args:
@@ -217,7 +217,7 @@ class FarFiles:
         return self._begin("cat_file", url, start=begin, end=end)
 
     def info(self, url: str) -> concurrent.futures.Future[dict[str, Any]]:
-        """Begin to ask what the file system knows of a file."""
+        """Begin to ask the file system for a file's info."""
         return self._begin("info", url)
 
     def submit(self, function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
@@ -225,7 +225,7 @@ class FarFiles:
         return self._threads.submit(function)
 
     def open(self, url: str) -> Any:
-        """A file object, for libraries that want one."""
+        """A file object, for libraries that need one."""
         system, path = self._at(url)
         return system.open(path, "rb")
 
@@ -244,7 +244,7 @@ class FarFiles:
 
 
 class OfThisProcess:
-    """Something that each process makes for itself when it first needs it: a forked child does not use its parent's.
+    """An object that each process makes for itself when it first needs it.  A forked child does not use its parent's.
 
     Args:
         make: Makes it.

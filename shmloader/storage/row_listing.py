@@ -12,9 +12,9 @@ from shmloader.storage.listing import U64, RowListing
 from shmloader.storage.names import PARQUET
 from shmloader.storage.remote import Asker
 
-__all__ = ["arrow_batches", "list_rows_far", "list_rows_local", "pyarrow"]
+__all__ = ["arrow_batches", "list_rows_local", "list_rows_remote", "pyarrow"]
 
-_FOOTER = 1 << 16  # bytes at the end of a Parquet file that are asked for first
+_FOOTER = 1 << 16  # bytes of the first request, at the end of a Parquet file
 _MAGIC = b"ARROW1"
 
 
@@ -31,10 +31,10 @@ def pyarrow(module: str = "pyarrow") -> Any:
 
 
 def list_rows_local(kind: str, path: str) -> RowListing:
-    """The rows of each group of a file that lies here.
+    """The rows of each group of a local file.
 
     Raises:
-        ValueError: It is no such file, or is damaged.
+        ValueError: It is no file of this kind, or is damaged.
     """
     arrow = pyarrow()
     try:
@@ -45,11 +45,11 @@ def list_rows_local(kind: str, path: str) -> RowListing:
         raise _damaged(kind, path, error) from None
 
 
-async def list_rows_far(kind: str, url: str, asker: Asker, size: int) -> RowListing:
-    """The same of a file that fsspec reads."""
+async def list_rows_remote(kind: str, url: str, asker: Asker, size: int) -> RowListing:
+    """The rows of each group of a file that fsspec reads."""
     if kind != PARQUET:
         raise ValueError(
-            f"{url} is an Arrow file, and these are mapped, so they have to lie here. Copy it to a local disk, or "
+            f"{url} is a remote Arrow file. Arrow files are mapped, so they must be local. Copy it to a local disk, or "
             "write it as Parquet"
         )
     arrow = pyarrow()

@@ -13,11 +13,11 @@ from torch.utils.data import Dataset
 
 from shmloader.storage.decoders import Decode
 from shmloader.storage.index_file import IndexFile
+from shmloader.storage.local_files import LocalFiles
 from shmloader.storage.make_index import Wanted, find_or_make
 from shmloader.storage.names import TAR, format_of, local_path, shards_of
-from shmloader.storage.near import NearFiles
 from shmloader.storage.read_ahead import ReadAhead
-from shmloader.storage.remote import FarFiles, OfThisProcess
+from shmloader.storage.remote import OfThisProcess, RemoteFiles
 from shmloader.storage.tables import Tables
 from shmloader.storage.tars import Column, Tars
 
@@ -29,39 +29,40 @@ MiB = 1 << 20
 class Shards(Dataset[Any]):
     """A map-style dataset of samples that lie in shards: WebDataset's tar archives, Parquet or Arrow files.
 
-    Any sample can be read without the others, by an index of where each lies.  So shuffling, samplers, resume, ranks
-    and stealing are what they are for any other dataset.  Shards that lie here are read by `pread`; others (s3://, gs://,
-    hf://, https://) by fsspec, in ranges.
+    An index records where each sample lies, so any sample can be read without the others.  Shuffling, samplers, resume,
+    ranks and stealing work as for any other dataset.  Local shards are read by `pread`.  Remote ones (s3://, gs://,
+    hf://, https://) are read by fsspec, in ranges.
 
-    The index is made at the first len(), with a progress bar, or before by `shmloader index URLS`.  It is a file beside
-    the shards, or in ~/.cache/shmloader, that all workers map.  Shards whose size or time has changed are listed again.
+    The first len() makes the index, with a progress bar; or `shmloader index URLS` makes it before.  It is a file that
+    all workers map, beside the shards or in ~/.cache/shmloader.  A shard is listed again if its size or time changes.
 
     Args:
-        urls: A path or URL, or several; with braces (train-{000..127}.tar) or with a pattern (train-*.tar).  Or a JSON
-            file in which `wids` lists shards.
-        columns: What of a sample is read; None (default): all.  Of tars the extensions of its members, of tables the
-            names of columns: ("jpg;png", "cls").  The first that is there is taken, and "image=jpg;png" calls it image.
-        decode: Tars: False (default): members are bytes.  True: txt, cls, json, npy and npz become what WebDataset's
-            decode() makes of them, others stay bytes.  A dict: the same, with functions of bytes for further
-            extensions, or None for those that stay bytes.  Tables: a dict with functions of values, by column.
+        urls: One path or URL, or several.  They may have braces (`train-{000..127}.tar`) or a pattern (`train-*.tar`).
+            It may also be a JSON file in which `wids` lists shards.
+        columns: Which parts of a sample are read; None (default): all.  Name members of a tar by their extensions, and
+            columns of a table by their names.  "jpg;png" takes the first that the sample has, and "image=jpg;png" also
+            renames it to "image".
+        decode: For tars, False (default) leaves members as bytes.  True decodes txt, cls, json, npy and npz as
+            WebDataset's decode() does.  A dict does the same, and maps further extensions to functions of bytes, or to
+            None if they stay bytes.  For tables, a dict maps columns to functions of values.
         index: The index's file (default: beside the shards, or in the user's cache).
         storage_options: For fsspec's file system: credentials, timeouts.
         open_files: How many shards a process has open at a time (default 64).
-        prefetch_bytes: Bytes of samples that a process reads before they are asked for (default 64 MiB); see
+        prefetch_bytes: Bytes of samples that a process reads before they are needed (default 64 MiB); see
             __prefetch__().
         cache_bytes: Bytes of decoded row groups that a process keeps (default 256 MiB).
         progress: Whether a progress bar is drawn while an index is made (default True).
 
     Attributes:
         urls: The shards: absolute paths, and URLs.
-        index_path: Where the index is; asking for it makes it.
+        index_path: The path of the index.  Reading this attribute makes the index if it is missing or out of date.
 
     Raises:
         ValueError: No shard is named, one is compressed, or they are of several formats.
         FileNotFoundError: A pattern matches nothing.
 
-    A sample of a tar is a dict with "__key__", "__url__" and the members by their extensions: what WebDataset gives,
-    in its order.  A sample of a table is a dict of its columns.
+    A sample of a tar is the dict that WebDataset makes, in its order: "__key__", "__url__" and the members by their
+    extensions.  A sample of a table is a dict of its columns.
 
     Example:
         >>> shards = shmloader.Shards("train-{000000..000127}.tar", decode=True)
@@ -102,15 +103,15 @@ class Shards(Dataset[Any]):
         path = None if index is None else local_path(os.fspath(index))
         self._which = Wanted(self.urls, self._kind, counted, path, options, progress)
         self._cache_bytes = cache_bytes
-        self._near = NearFiles(open_files)
-        self._far = OfThisProcess(partial(FarFiles, options))
+        self._local = LocalFiles(open_files)
+        self._remote = OfThisProcess(partial(RemoteFiles, options))
         self._ahead = ReadAhead(prefetch_bytes)
         self._read_by: Tars | Tables | None = None  # once there is an index
-        self._known: tuple[str, str] | None = None  # the index of the process that has pickled it: path and sum
+        self._known: tuple[str, str] | None = None  # path and sum of the index in the process that pickled this object
 
     @property
     def index_path(self) -> str:
-        """Where the index is."""
+        """The path of the index, which is made if it is missing or out of date."""
         return self._index().path
 
     @property
@@ -119,13 +120,13 @@ class Shards(Dataset[Any]):
         return self._kind == TAR
 
     def make_index(self) -> IndexFile:
-        """Make the index again, whatever is there."""
+        """Make the index again, even if it is up to date."""
         index = find_or_make(self._which, rebuild=True)
         self._use(index)
         return index
 
     def facts(self) -> dict[str, Any]:
-        """Of the index: where it is, its bytes, and how many members or row groups it knows."""
+        """The index's path, its bytes, and its number of members or row groups."""
         index = self._index()
         parts = len(index["member_place" if self.is_tar else "group_rows"])
         return {"index": index.path, "bytes": os.stat(index.path).st_size, "parts": parts}
@@ -141,21 +142,21 @@ class Shards(Dataset[Any]):
         return self._source().values(self._checked(index), columns, decoded)
 
     def __place__(self, index: Any) -> int:
-        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's.
+        """The number of a sample's shard, or of its row group: reading another sample from there costs little.
 
-        A loader with `group_by="place"` asks for it.
+        A loader with `group_by="place"` calls it.
         """
         return self._source().place(self._checked(index))
 
     def __prefetch__(self, indices: Iterable[Any], columns: Sequence[Column] | None = None) -> None:
-        """Begin to read samples that will be asked for; returns at once.
+        """Begin to read samples that will be needed; returns at once.
 
-        Shards that lie here are read by the kernel (posix_fadvise), others by requests under way at the same time, up
-        to `prefetch_bytes`.  What is not asked for then is dropped.  An error is left to __getitem__.
+        The kernel reads local shards (posix_fadvise).  Remote ones are read by requests, several at a time, up to
+        `prefetch_bytes`.  Samples that are skipped later are dropped.  If a read fails, __getitem__ raises the error.
 
         Args:
-            indices: Of the samples, in the order in which they will be asked for.
-            columns: See values(); None: as __getitem__ reads them.
+            indices: The indices of the samples, in the order in which they will be needed.
+            columns: See values(); None: those that __getitem__ reads.
         """
         count = len(self._source())
         known = [at + count if at < 0 else at for at in map(operator.index, indices) if -count <= at < count]
@@ -186,12 +187,12 @@ class Shards(Dataset[Any]):
         return self._read_by
 
     def _found(self) -> IndexFile:
-        """The index: of the process that this one was spawned by, or of the shards as they are now."""
+        """The index that the parent process has; without a parent, the index of the shards as they are now."""
         if self._known is not None:
             try:
                 return IndexFile(*self._known)
             except (OSError, ValueError):
-                if multiprocessing.parent_process() is not None:  # the sampler's indices are of that index
+                if multiprocessing.parent_process() is not None:  # the sampler's indices refer to the parent's index
                     raise
         return find_or_make(self._which)
 
@@ -203,9 +204,11 @@ class Shards(Dataset[Any]):
     def _use(self, index: IndexFile) -> None:
         self._opened = index
         if self._kind == TAR:
-            self._read_by = Tars(self.urls, index, self._near, self._far, self._ahead, self.decode)
+            self._read_by = Tars(self.urls, index, self._local, self._remote, self._ahead, self.decode)
         else:
-            self._read_by = Tables(self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes)
+            self._read_by = Tables(
+                self._kind, self.urls, index, self._remote, self._ahead, self.decode, self._cache_bytes
+            )
 
 
 def named_columns(columns: Iterable[str]) -> list[Column]:

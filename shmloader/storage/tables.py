@@ -13,9 +13,9 @@ from typing import Any
 
 from shmloader.storage.decoders import Decode
 from shmloader.storage.index_file import IndexFile
+from shmloader.storage.local_files import changed, gone
 from shmloader.storage.make_index import local_stamp
 from shmloader.storage.names import PARQUET, is_remote
-from shmloader.storage.near import changed, gone
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.remote import OfThisProcess, stamp_of
 from shmloader.storage.row_listing import arrow_batches, pyarrow
@@ -23,20 +23,20 @@ from shmloader.storage.tars import Column
 
 __all__ = ["Tables"]
 
-_OPEN = 64  # files whose metadata, or mapping, is kept
+_OPEN = 64  # how many files' metadata or mappings are kept
 
 
 class Tables:
     """Rows, each as a dict of its columns.
 
-    A row group of Parquet is decoded as a whole.  Each process keeps those that it used last, bounded in bytes, so
-    rows of one group should be asked for one after the other: `place` says which group a row is in.
+    A row group of Parquet is decoded as a whole.  Each process keeps the groups that it used last, bounded in bytes.
+    So rows of one group should be read one after the other; `place` returns the group of a row.
 
     Args:
         kind: Parquet or Arrow.
         shards: Paths and URLs.
-        index: Of them.
-        far, ahead, decode: See Shards.
+        index: The shards' index.
+        remote, ahead, decode: See Shards.
         most: Bytes of decoded row groups that a process keeps; at least one group is kept.
     """
 
@@ -45,7 +45,7 @@ class Tables:
         kind: str,
         shards: Sequence[str],
         index: IndexFile,
-        far: OfThisProcess,
+        remote: OfThisProcess,
         ahead: ReadAhead,
         decode: bool | Mapping[str, Decode | None],
         most: int,
@@ -53,7 +53,7 @@ class Tables:
         self._kind = kind
         self._shards = shards
         self._index = index
-        self._far = far
+        self._remote = remote
         self._ahead = ahead
         self._decode: Mapping[str, Decode | None] = {} if isinstance(decode, bool) else decode
         self._most = most
@@ -65,11 +65,11 @@ class Tables:
         return int(samples[len(samples) - 1])
 
     def place(self, index: int) -> int:
-        """The row group of a row, of all groups of all shards."""
+        """The number of a row's group, among all groups of all shards."""
         return self._index.place("group_rows", index)[0]
 
     def get(self, index: int, wanted: Sequence[Column] | None) -> dict[str, Any]:
-        """A row: its columns, as Python objects, or as `decode` makes them."""
+        """A row: a dict of its columns, as Python objects, or as `decode` returns them."""
         group, row = self._index.place("group_rows", index)
         table = self._table(group, wanted)
         found = {}
@@ -80,7 +80,7 @@ class Tables:
         return found
 
     def values(self, index: int, wanted: Sequence[Column], decoded: Sequence[bool]) -> list[Any]:
-        """Columns of a row: pictures' bytes as buffers, which are copied nowhere, or Python objects."""
+        """Columns of a row, as Python objects; pictures' bytes as buffers over Arrow's memory, without a copy."""
         group, row = self._index.place("group_rows", index)
         table = self._table(group, wanted)
         found = []
@@ -90,7 +90,7 @@ class Tables:
         return found
 
     def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
-        """Begin to read the row groups of rows that will be asked for; see ReadAhead."""
+        """Begin to read the row groups of rows that will be needed; see ReadAhead."""
         left, reads = self._ahead.most, []
         for group in dict.fromkeys(map(self.place, indices)):
             key = group, _key(wanted)
@@ -98,7 +98,7 @@ class Tables:
                 continue
             shard, own = self._index.place("shard_groups", group)
             if is_remote(self._shards[shard]):
-                with contextlib.suppress(Exception):  # whoever asks for the row gets the error
+                with contextlib.suppress(Exception):  # __getitem__ raises the error
                     size = self._kept().sizes.get(group, self._most // 4)
                     reads.append((key, size, partial(self._submit, group, wanted)))
             else:
@@ -110,13 +110,13 @@ class Tables:
 
     def _table(self, group: int, wanted: Sequence[Column] | None) -> Any:
         kept, key = self._kept(), (group, _key(wanted))
-        with kept.lock:  # two threads that want one group decode it once
+        with kept.lock:  # so that two threads do not decode one group twice
             if (table := kept.tables.get(key)) is not None:
                 kept.tables.move_to_end(key)
                 return table
             read = self._ahead.take(key)
             if read is not None:
-                with contextlib.suppress(Exception, CancelledError):  # what failed early is read again
+                with contextlib.suppress(Exception, CancelledError):  # if the early read failed, read again
                     table = read.result()
             if table is None:
                 table = self._read(group, wanted)
@@ -126,7 +126,7 @@ class Tables:
             return table
 
     def _submit(self, group: int, wanted: Sequence[Column] | None) -> Any:
-        return self._far().submit(partial(self._read, group, wanted))
+        return self._remote().submit(partial(self._read, group, wanted))
 
     def _read(self, group: int, wanted: Sequence[Column] | None) -> Any:
         """Decode a row group.
@@ -144,14 +144,14 @@ class Tables:
             columns = None if wanted is None else [name for _, name in _columns_in(metadata, wanted, url)]
             with self._opened(url) as source:
                 file = pyarrow("pyarrow.parquet").ParquetFile(source, metadata=metadata, pre_buffer=is_remote(url))
-                # Threads of Arrow's would compete with the other workers for their cores.
+                # Without Arrow's threads, which would compete with the other workers for cores.
                 return file.read_row_group(own, columns, use_threads=False)
         except FileNotFoundError as error:
             raise gone(url) from error
 
     @contextlib.contextmanager
     def _opened(self, url: str) -> Any:
-        with self._far().open(url) if is_remote(url) else open(url, "rb") as file:
+        with self._remote().open(url) if is_remote(url) else open(url, "rb") as file:
             yield file
 
     def _metadata(self, shard: int) -> Any:
@@ -176,13 +176,13 @@ class Tables:
 
     def _check(self, shard: int) -> None:
         url = self._shards[shard]
-        now = stamp_of(self._far().info(url).result()) if is_remote(url) else local_stamp(os.stat(url))
+        now = stamp_of(self._remote().info(url).result()) if is_remote(url) else local_stamp(os.stat(url))
         if now != self._index.text("stamp", shard):
             raise changed(url)
 
     def _advise(self, shard: int, own: int, wanted: Sequence[Column] | None, left: int) -> int:
-        """Have the kernel read the columns of a group; returns how many bytes more it may be asked for."""
-        with contextlib.suppress(OSError, RuntimeError, KeyError):  # who asks for the row gets the error
+        """Have the kernel read the columns of a group, `left` bytes at most; returns how many bytes are left then."""
+        with contextlib.suppress(OSError, RuntimeError, KeyError):  # __getitem__ raises the error
             metadata = self._metadata(shard)
             group = metadata.row_group(own)
             names = None if wanted is None else {name for _, name in _columns_in(metadata, wanted, "")}
@@ -207,7 +207,7 @@ class Tables:
 
 
 class _Kept:
-    """What a process keeps: decoded groups, bounded in bytes, and metadata of files, bounded in number."""
+    """Keeps decoded groups, bounded in bytes, and metadata of files, bounded in number, for one process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -237,7 +237,7 @@ def _columns_in(metadata: Any, wanted: Sequence[Column], shard: str) -> list[tup
 
 
 def _chosen(there: Sequence[str], wanted: Sequence[Column], shard: str) -> list[tuple[str, str]]:
-    """What each wanted column is called, and its name in the file.
+    """For each wanted column, its name in a sample and its name in the file.
 
     Raises:
         KeyError: There is no such column.
@@ -255,10 +255,11 @@ def _chosen(there: Sequence[str], wanted: Sequence[Column], shard: str) -> list[
 
 
 def _buffer(value: Any) -> Any:
-    """A picture's bytes, where they lie in the column: of binary, or of `datasets`' struct of bytes and path.
+    """The bytes of a picture in a column.  They are not copied.
 
     Returns:
-        A buffer; or of a struct, whose pictures `datasets` turns upright, a buffer in a tuple.
+        A buffer if the column has binary values.  A tuple with a buffer if it has `datasets`' structs of bytes and
+        path, because `datasets` turns their pictures upright.
     """
     if hasattr(value, "as_buffer"):
         return value.as_buffer()
@@ -268,4 +269,7 @@ def _buffer(value: Any) -> Any:
             return (stored.as_buffer(),)
         with open(value["path"].as_py(), "rb") as file:
             return (file.read(),)
-    raise TypeError(f"a column of pictures has binary values, or structs of bytes and path, and not {value.type}")
+    raise TypeError(
+        f"a column of pictures has the type {value.type}. It must have binary values, or structs of bytes and path. "
+        "Name another column, or write the pictures as bytes"
+    )

@@ -1,4 +1,4 @@
-"""Lists a tar archive: in C where it is plain, by Python's tarfile where it is not; see NOTE [ Plain tars ]."""
+"""Lists a tar archive: a plain one in C, all others by Python's tarfile; see NOTE [ Plain tars ]."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shmloader.core.tar_members import TarMembers
 from shmloader.storage.listing import Parts, TarListing, grouped
 from shmloader.storage.remote import Asker
 
-__all__ = ["list_far", "list_local"]
+__all__ = ["list_local", "list_remote"]
 
 _BLOCK = 512
-_TAIL = 1 << 20  # bytes behind the end of an archive that are looked at
-_FIRST, _STEP = 1 << 16, 4 << 20  # bytes that are asked for at a time: where members are large, and where they are not
+_TAIL = 1 << 20  # bytes after the end of an archive that are checked for a second one
+_FIRST, _STEP = 1 << 16, 4 << 20  # bytes of a request: if members are large, and if they are small
 _MAGIC = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
@@ -28,7 +28,7 @@ _MAGIC = {
 
 
 def list_local(path: str) -> TarListing:
-    """The samples of an archive that lies here.
+    """The samples of a local archive.
 
     Raises:
         OSError: It cannot be read.
@@ -49,13 +49,13 @@ def list_local(path: str) -> TarListing:
         return grouped(path, *members.found())
 
 
-async def list_far(url: str, asker: Asker, size: int) -> TarListing:
-    """The same of an archive that fsspec reads.
+async def list_remote(url: str, asker: Asker, size: int) -> TarListing:
+    """The samples of an archive that fsspec reads.
 
     Args:
-        url: Of the archive.
+        url: The archive.
         asker: Reads it.
-        size: Of the archive in bytes.
+        size: Its bytes.
     """
 
     async def read(begin: int, count: int) -> bytes:
@@ -67,7 +67,7 @@ async def list_far(url: str, asker: Asker, size: int) -> TarListing:
     _refuse_others(url, data, size)
     try:
         while members.feed(data, begin) and members.at < size:
-            # Where the next header is near, all of the archive is read; where it is far, the bytes between are not.
+            # If the next header is near, the whole archive is read.  If it is far, the bytes up to it are skipped.
             step = _STEP if members.at - begin < 4 * max(len(data), _FIRST) else _FIRST
             begin = members.at
             data = await read(begin, max(step, members.needed))
@@ -82,7 +82,7 @@ async def list_far(url: str, asker: Asker, size: int) -> TarListing:
         if isinstance(error, ValueError) and "tarfile" not in str(error):
             raise
         async with asker.one_at_a_time:
-            whole = await asker.call("cat_file", url)  # tarfile cannot wait for parts of it
+            whole = await asker.call("cat_file", url)  # because tarfile cannot await parts of it
             return _by_tarfile(url, io.BytesIO(whole), size)
     rest = data[members.at - begin :] if members.at >= begin else b""
     _warn_of_rest(url, members.at, rest)
@@ -93,8 +93,8 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
     """List an archive by Python's tarfile.
 
     Args:
-        shard: Its name.
-        file: It, open; its place is changed.
+        shard: The archive's name.
+        file: The open archive.  Its position changes.
         size: Its bytes.
     """
     names, ends = bytearray(), array.array("Q")
@@ -103,18 +103,18 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
     try:
         with tarfile.open(fileobj=_Seeking(file), mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
+                archive.members = []  # type: ignore[attr-defined]  # otherwise tarfile keeps all of them
                 if not member.isreg():
                     continue
                 if member.sparse is not None:
-                    parts: Any = member.sparse  # which typeshed has as a number
+                    parts: Any = member.sparse  # typeshed says that it is a number
                     sparse[len(ends)] = [(begin, count) for begin, count in parts if count]
                 names += member.name.encode("utf-8", "surrogateescape")
                 ends.append(len(names))
                 places.append(member.offset_data)
                 sizes.append(member.size)
             end = archive.offset
-    except (tarfile.TarError, ValueError, IndexError, EOFError) as error:  # it checks little of sparse members
+    except (tarfile.TarError, ValueError, IndexError, EOFError) as error:  # tarfile hardly checks sparse members
         if "unexpected end of data" in str(error):
             _refuse_cut_off(shard, size, size + 1)
         raise _damaged(shard, str(error)) from None
@@ -132,7 +132,7 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
 
 
 class _Seeking(io.RawIOBase):
-    """A file whose holes tarfile finds by seeking, and that it does not close."""
+    """A file that tarfile can seek in, and that it does not close."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -154,14 +154,14 @@ class _Seeking(io.RawIOBase):
         return data
 
 
-# ----------------------------------------------------------------------------------------------------------- what is no
+# ------------------------------------------------------------------------------------------------------ other files
 
 
 def _refuse_others(shard: str, first: bytes, size: int) -> None:
     for magic, (name, remedy) in _MAGIC.items():
         if first.startswith(magic):
             raise ValueError(
-                f"{shard} is a {name} file, so no sample in it can be read without all that lie before. Shards are "
+                f"{shard} is a {name} file, so no sample in it can be read without all samples before it. Shards are "
                 f"read at random, and must not be compressed. Unpack it ({remedy})"
             )
     if size == 0:
@@ -173,8 +173,8 @@ def _refuse_others(shard: str, first: bytes, size: int) -> None:
 def _refuse_cut_off(shard: str, size: int, needed: int) -> None:
     if needed > size:
         raise ValueError(
-            f"{shard} is cut off: it has {size:,} bytes, and its last member goes on behind them. Copy or write it "
-            "again, or leave it out"
+            f"{shard} is cut off: it has {size:,} bytes, and its last member ends after them. Copy or write it again, "
+            "or leave it out"
         )
 
 
@@ -183,10 +183,10 @@ def _damaged(shard: str, why: str) -> ValueError:
 
 
 def _warn_of_rest(shard: str, end: int, rest: bytes) -> None:
-    """Warn where an archive goes on behind its end, as two that were joined by `cat` do."""
+    """Warn if bytes follow the end of an archive, as in two archives that were joined by `cat`."""
     if rest.strip(b"\0"):
         warnings.warn(
-            f"{shard} goes on behind its end at byte {end:,}, and what follows is not read, as in WebDataset. If two "
+            f"{shard} has more bytes after its end at byte {end:,}. They are not read, as in WebDataset. If two "
             "archives were joined by cat, join them by tar --concatenate, or name each of them",
             RuntimeWarning,
             stacklevel=2,

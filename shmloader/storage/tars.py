@@ -11,34 +11,34 @@ from typing import Any, NamedTuple
 from shmloader.storage.decoders import Decode, decoder_of
 from shmloader.storage.index_file import IndexFile
 from shmloader.storage.listing import Parts
+from shmloader.storage.local_files import LocalFiles, changed, gone, short
 from shmloader.storage.names import is_remote
-from shmloader.storage.near import NearFiles, changed, gone, short
 from shmloader.storage.read_ahead import ReadAhead
-from shmloader.storage.remote import FarFiles, OfThisProcess, stamp_of
+from shmloader.storage.remote import OfThisProcess, RemoteFiles, stamp_of
 
 __all__ = ["Column", "Tars"]
 
-Column = tuple[str, tuple[str, ...]]  # what it is called in a sample, and the names that it may have in a shard
+Column = tuple[str, tuple[str, ...]]  # its name in a sample, and the names that it may have in a shard
 
-_GAP = 1 << 16  # bytes between two members that are read with them: a request costs more
+_GAP = 1 << 16  # a gap of this many bytes is read together with the members around it, because a request costs more
 
 
 class Member(NamedTuple):
     """Where a member of a sample lies."""
 
     name: str  # its extension
-    called: str  # what it is called in a sample
+    called: str  # its name in a sample
     place: int
     size: int
-    parts: Parts | None  # of a sparse one
+    parts: Parts | None  # the pieces of a sparse member; None: it is not sparse
 
 
 class _Reads:
     """Requests for one sample, under way."""
 
     def __init__(self, runs: list[tuple[int, int, Any]], info: Any) -> None:
-        self.runs = runs  # begin, end, and what gives the bytes
-        self.info = info  # what gives what is known of the shard; True where that is as the index says
+        self.runs = runs  # for each request: begin, end, and a future with the bytes
+        self.info = info  # a future with the shard's info; True: it was compared with the index already
 
     def cancel(self) -> None:
         for _, _, read in self.runs:
@@ -50,45 +50,45 @@ class Tars:
 
     Args:
         shards: Paths and URLs.
-        index: Of them.
-        near, far, ahead, decode: See Shards.
+        index: The shards' index.
+        local, remote, ahead, decode: See Shards.
     """
 
     def __init__(
         self,
         shards: Sequence[str],
         index: IndexFile,
-        near: NearFiles,
-        far: OfThisProcess,
+        local: LocalFiles,
+        remote: OfThisProcess,
         ahead: ReadAhead,
         decode: bool | Mapping[str, Decode | None],
     ) -> None:
         self._shards = shards
         self._index = index
-        self._near = near
-        self._far = far
+        self._local = local
+        self._remote = remote
         self._ahead = ahead
         self._decode = decode
         self._members, self._places = index["sample_members"], index["member_place"]
         self._sizes, self._kinds = index["member_size"], index["member_kind"]
-        self._names: dict[int, str] = {}  # extensions that were met
+        self._names: dict[int, str] = {}  # extensions seen so far, by their numbers
         sparse = index["sparse"]
         self._sparse: dict[str, Parts] = json.loads(bytes(sparse)) if len(sparse) else {}
-        # Of each far shard that this process has met: what gives its info, or True once it is as the index says.
+        # For each remote shard that this process reads: a future with its info, or True once it agreed with the index.
         self._looked_at = OfThisProcess(dict)
 
     def __len__(self) -> int:
         return len(self._members)
 
     def place(self, index: int) -> int:
-        """The shard of a sample."""
+        """The number of a sample's shard."""
         return self._index.place("shard_samples", index)[0]
 
     def get(self, index: int, wanted: Sequence[Column] | None) -> dict[str, Any]:
-        """A sample: its key, its shard, and its members, decoded.
+        """A sample: a dict of its key, its shard's URL, and its members, decoded.
 
         Raises:
-            KeyError: It has no member that is wanted.
+            KeyError: It lacks a wanted member.
             ValueError: A member cannot be decoded.
         """
         sample: dict[str, Any] = {"__key__": self._index.text("key", index), "__url__": self._shards[self.place(index)]}
@@ -109,7 +109,7 @@ class Tars:
         return found
 
     def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
-        """Begin to read samples that will be asked for; see ReadAhead."""
+        """Begin to read samples that will be needed; see ReadAhead."""
         reads, left = [], self._ahead.most
         for index in indices:
             shard = self.place(index)
@@ -117,14 +117,14 @@ class Tars:
             try:
                 members = self._wanted(index, wanted)
             except KeyError:
-                continue  # who asks for the sample gets the error
+                continue  # __getitem__ raises the error
             size = sum(map(_stored, members))
             if is_remote(url):
                 reads.append((index, size, partial(self._begin, shard, url, members)))
             elif (left := left - size) >= 0:
                 stamp = self._index.text("stamp", shard)
                 for begin, end in _runs(members):
-                    self._near.advise(url, begin, end - begin, stamp)
+                    self._local.advise(url, begin, end - begin, stamp)
         if reads:
             self._ahead.announce(reads)
 
@@ -137,7 +137,7 @@ class Tars:
             name = self._names.get(kind)
             if name is None:
                 name = self._index.text("extension", kind)
-                if len(self._names) < 1024:  # of a shard whose members all have extensions of their own
+                if len(self._names) < 1024:  # a shard may give each member an extension of its own
                     self._names[kind] = name
             parts = self._sparse.get(str(at)) if self._sparse else None
             found.append(Member(name, name, self._places[at], self._sizes[at], parts))
@@ -166,10 +166,10 @@ class Tars:
         shard = self.place(index)
         url = self._shards[shard]
         if is_remote(url):
-            return self._from_afar(index, shard, url, members)
+            return self._from_remote(index, shard, url, members)
         stamp, found = self._index.text("stamp", shard), []
         for member in members:
-            data = self._near.read(url, member.place, _stored(member), stamp)
+            data = self._local.read(url, member.place, _stored(member), stamp)
             found.append(data if member.parts is None else _spread(data, member))
         return found
 
@@ -183,25 +183,25 @@ class Tars:
                 f"for {member.name!r}, or None to have its bytes"
             ) from error
 
-    # ----------------------------------------------------------------------------------------------------- from afar
+    # --------------------------------------------------------------------------------------------------- remote shards
 
-    def _from_afar(self, index: int, shard: int, url: str, members: list[Member]) -> list[Any]:
+    def _from_remote(self, index: int, shard: int, url: str, members: list[Member]) -> list[Any]:
         reads = self._ahead.take(index)
         if reads is not None:
             try:
                 return self._arrived(reads, shard, url, members)
             except (Exception, CancelledError):
-                pass  # read again: what failed before it was needed is no error yet
+                pass  # read it again below, because a failure before the sample was needed is no error yet
         return self._arrived(self._begin(shard, url, members), shard, url, members)
 
     def _begin(self, shard: int, url: str, members: list[Member]) -> _Reads:
-        far: FarFiles = self._far()
-        # A shard is looked at once in each process, while its first samples are under way.
+        files: RemoteFiles = self._remote()
+        # Each process compares a shard with the index once, while its first samples are under way.
         looked_at = self._looked_at()
         info = looked_at.get(shard)
         if info is None:
-            info = looked_at[shard] = far.info(url)
-        return _Reads([(begin, end, far.read(url, begin, end)) for begin, end in _runs(members)], info)
+            info = looked_at[shard] = files.info(url)
+        return _Reads([(begin, end, files.read(url, begin, end)) for begin, end in _runs(members)], info)
 
     def _look_at(self, shard: int, url: str, info: Any) -> None:
         looked_at = self._looked_at()
@@ -210,14 +210,14 @@ class Tars:
                 raise changed(url)
             looked_at[shard] = True
         except BaseException:
-            looked_at.pop(shard, None)  # it is asked again for the next sample
+            looked_at.pop(shard, None)  # so that the next sample asks again
             raise
 
     def _arrived(self, reads: _Reads, shard: int, url: str, members: list[Member]) -> list[Any]:
-        """Wait for requests, and take the members out of what they gave.
+        """Wait for requests, and cut the members out of their bytes.
 
         Raises:
-            FileNotFoundError, RuntimeError, OSError: See near.py.
+            FileNotFoundError, RuntimeError, OSError: See local_files.py.
         """
         try:
             if reads.info is not True:
@@ -244,12 +244,12 @@ class Tars:
 
 
 def _stored(member: Member) -> int:
-    """Bytes of a member in the archive."""
+    """The bytes that a member takes in the archive."""
     return member.size if member.parts is None else sum(count for _, count in member.parts)
 
 
 def _runs(members: Sequence[Member]) -> list[tuple[int, int]]:
-    """What is read at once for members: begin and end of each part of the archive."""
+    """The parts of the archive to read for these members: begin and end of each request."""
     runs: list[tuple[int, int]] = []
     for member in sorted(members, key=lambda member: member.place):
         stored = _stored(member)
@@ -263,7 +263,7 @@ def _runs(members: Sequence[Member]) -> list[tuple[int, int]]:
 
 
 def _spread(packed: bytes, member: Member) -> bytes:
-    """A sparse member with its holes."""
+    """The bytes of a sparse member, with its holes filled by zeros."""
     whole, at = bytearray(member.size), 0
     for begin, count in member.parts or ():
         whole[begin : begin + count] = packed[at : at + count]

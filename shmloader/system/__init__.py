@@ -1,1 +1,1 @@
-"""This process and this machine: signals, a parent's death, arguments of spawned processes, limits."""
+"""This process and this machine: signals, a parent's death, the arguments of spawned processes, limits."""

@@ -2,8 +2,8 @@
 
 NOTE [ Common memory ]
 
-Jobs that were started separately should share memory, and it should be gone with the last of them, however they end.  A
-name in a folder stays behind after kill -9, so this memory has no name that outlives it.
+Jobs that were started separately should share memory.  When the last of them ends, in whatever way, the memory should
+be gone.  A name in a folder stays behind after kill -9, so this memory has no name that outlives it.
 
     1. It is a memfd: the kernel frees it with the last descriptor and the last mapping, however the processes died.
     2. Processes find it in /proc.  Each process that uses it holds a descriptor, and the kernel shows that to all
@@ -15,8 +15,8 @@ name in a folder stays behind after kill -9, so this memory has no name that out
        process has that file, and none can leave it behind.  The kernel releases the lock when its holder ends.  The
        lock reaches as far as /proc does: a process that does not see another one does not wait for it either.  It is
        held for milliseconds, when a machine's first dataset is made, and never while samples are made.
-    4. Any user of the namespace could keep that lock, so nobody waits for it longer than PATIENCE.  Then there may
-       be two memories, each with its own budget, which is a waste but no error.
+    4. Any user of the namespace could keep that lock, so no process waits longer than PATIENCE for it.  After that
+       there may be two memories, each with its own budget.  That wastes memory but is no error.
     5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
        process sees it half made, no mapping loses its end, and no process reads what another user put there.
     6. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
@@ -85,7 +85,7 @@ def held(fd: int) -> Place:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """No other process searches for memory at this time, unless that took too long."""
+    """While this is entered, no other process searches for memory, unless the wait for the lock took too long."""
     lock = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     try:
         until = time.monotonic() + PATIENCE
@@ -119,7 +119,7 @@ def _found(name: str) -> int | None:
 
 def _opened(path: str, inode: int | None = None) -> int | None:
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # it may be any file now
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # the link may lead to any file now
         if _is_common(fd, inode):
             return fd
         os.close(fd)
@@ -127,7 +127,7 @@ def _opened(path: str, inode: int | None = None) -> int | None:
 
 
 def _is_common(fd: int, inode: int | None) -> bool:
-    """Whether it is such memory, of this user, and complete: it is sealed last, and only a memfd has seals."""
+    """Whether it is such memory of this user, and complete.  Only a memfd has seals, and they are set last."""
     try:
         status = os.fstat(fd)
         is_sealed = bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)

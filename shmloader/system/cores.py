@@ -34,10 +34,10 @@ def cores() -> Cores:
 
 
 def may_spin(processes: int) -> bool:
-    """Whether this many processes, in each rank here, may keep a core busy while they wait, with one core left.
+    """Whether there are enough cores for this many processes of each rank to spin while they wait, and one core more.
 
-    A control group's quota counts.  If a container has the time of 2 cores on a machine of 64, pauses would use that
-    time up, and then the kernel stops all of its processes.
+    A control group's quota counts.  If a container has the time of 2 cores on a machine with 64, spinning would use
+    that time up, and then the kernel stops all of the container's processes for a while.
 
     Args:
         processes: The number of a loader's workers and its trainer.

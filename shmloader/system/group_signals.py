@@ -5,9 +5,9 @@ NOTE [ Group signals ]
     1. A scheduler that needs its machine back sends SIGTERM to each process of a job (torchrun, Slurm, Kubernetes).  A
        terminal sends SIGINT (Ctrl-C) or SIGHUP to each process of the group.  The trainer may catch the signal, take
        some more batches and save.  It cannot if its workers have died of the same signal.
-    2. So a worker drops these three, by a handler in C (process.pyx), which interrupts no system call for longer than
-       it runs.  Two cases are not dropped.  A SIGTERM from the trainer ends the worker at once, because multiprocessing
-       ends its daemons like that at exit.  And a signal that a worker sends itself acts as in torch.
+    2. So a worker drops these three, by a handler in C (process.pyx).  The kernel restarts system calls after it.  Two
+       cases are not dropped.  A SIGTERM from the trainer ends the worker at once, because multiprocessing ends its
+       daemons like that at exit.  And a signal that a worker sends itself acts as in torch.
     3. They are not ignored (SIG_IGN).  That would survive exec, so a program that the dataset starts could not be
        ended.  And at exit multiprocessing would wait for ever for a daemon that ignores its SIGTERM.
     4. This holds from the first moment: the thread that starts a worker blocks the three, fork and exec pass the block
@@ -16,9 +16,10 @@ NOTE [ Group signals ]
        server, so the next worker takes as long to start as the first.
     5. A handler that `worker_init_fn` or the dataset sets in a worker replaces this one.
        `workers_outlive_signals=False` leaves all of it to torch.
-    6. Of two pending SIGTERMs the kernel keeps the first, with its sender.  A worker that is stopped, waits for a disk
-       or just starts would take the trainer's for the scheduler's, and multiprocessing would wait for it for ever.  So
-       at exit the worker gets another signal first, which is queued (at_exit.py).
+    6. Of two pending SIGTERMs the kernel keeps only the first, with its sender.  A worker may have the scheduler's
+       SIGTERM pending, because it is stopped, waits for a disk or just starts.  Then the trainer's SIGTERM is lost, and
+       multiprocessing would wait for the worker for ever.  So at exit the worker gets another signal first, which is
+       queued (at_exit.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is handed over to a process that runs: a pickle in nameless memory, and the descriptors that it speaks of.
+"""Messages to a process that already runs: a pickle in nameless memory, and the descriptors that the pickle names.
 
-A process that is spawned gets what it needs while it starts.  One that runs gets it through a socket: a packet with a
-few numbers, and descriptors with it, of which the first is a file in memory that holds the pickle.  So locks, queues,
-connections, shared tensors and our own memory can be in it, as in the arguments of a process.
+A spawned process gets its arguments while it starts.  A process that already runs gets a message through a socket: a
+packet with a few numbers, and descriptors.  The first descriptor is a file in memory that holds the pickle.  So a
+message may have locks, queues, connections, shared tensors and our own memory in it, as arguments of a process may.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Pickler
 
 AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
-_HEADER = struct.Struct("=iqqi")  # kind, two numbers that the message is of, descriptors
+_HEADER = struct.Struct("=iqqi")  # kind, the two numbers of packets(), count of descriptors
 
 Packet = tuple[bytes, list[int]]  # a header, and descriptors
 
-_given: list[int] = []  # descriptors that came with what is being unpickled
+_given: list[int] = []  # the descriptors of the message that is being unpickled
 
 
 class Given:
@@ -41,7 +41,7 @@ class Given:
 
 
 class _Handing:
-    """What multiprocessing asks, while something is pickled for another process, which descriptors go along."""
+    """Collects descriptors: multiprocessing calls it while something is pickled for another process."""
 
     DupFd = Given
 
@@ -49,19 +49,19 @@ class _Handing:
         self.descriptors: list[int] = []
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Have a copy of a descriptor go along.  Returns its place."""
+        """Send a copy of a descriptor along; returns its place."""
         self.descriptors.append(os.dup(fd))
         return len(self.descriptors) - 1
 
 
 class HandedOver:
-    """Values, each pickled for itself into one file, to be sent to any number of processes.
+    """Values that are pickled, one by one, into one file, which can be sent to any number of processes.
 
     Args:
-        values: What to pickle.
+        values: The values.
 
     Attributes:
-        for_all: Whether several processes may be sent it.  Otherwise each needs a pickle of its own.
+        for_all: Whether it may be sent to several processes.  If not, each needs a pickle of its own.
 
     Raises:
         MemoryError: The machine does not have the memory.
@@ -87,18 +87,18 @@ class HandedOver:
             self.close()
             raise
         self.size = pages.size
-        # Of a tensor on a GPU, or shared by name, each pickle is counted as one reader.
+        # torch counts each pickle of a tensor on a GPU, or of one that is shared by name, as one reader.
         shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
         self.for_all = shared and not pages.counts_its_reader
 
     def close(self) -> None:
-        """Give it back, here.  Twice is harmless."""
+        """Close the file and the descriptors in this process.  Closing twice is harmless."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
 
 class Message(NamedTuple):
-    """What a process was sent.  The receiver must close it."""
+    """A message that this process has received, and must close."""
 
     kind: int
     number: int
@@ -112,7 +112,7 @@ class Message(NamedTuple):
 
 
 def packets(kind: int, number: int, first: int = 0, handed: HandedOver | None = None) -> list[Packet]:
-    """What a message consists of: one packet, or several where it has many descriptors."""
+    """The packets of a message: one, or several if it has many descriptors."""
     descriptors = [] if handed is None else handed.descriptors
     header = _HEADER.pack(kind, number, first, len(descriptors))
     return [(header, descriptors[at : at + AT_ONCE]) for at in range(0, len(descriptors) or 1, AT_ONCE)]
@@ -130,11 +130,11 @@ def send(channel: socket.socket, packet: Packet) -> None:
     socket.send_fds(channel, [header], descriptors, socket.MSG_DONTWAIT)
 
 
-REST_IS_LOST: Packet = _HEADER.pack(0, 0, 0, -1), []  # in place of the last packets of a message
+REST_IS_LOST: Packet = _HEADER.pack(0, 0, 0, -1), []  # sent in place of the last packets of a message
 
 
 def receive(channel: socket.socket) -> Message | None:
-    """The next message; None where the other end is closed.  One whose rest is lost has the kind 0.
+    """The next message; None if the other end is closed.  A message that has lost packets has the kind 0.
 
     Raises:
         OSError: This process may open no more files.
@@ -147,7 +147,7 @@ def receive(channel: socket.socket) -> Message | None:
             for fd in descriptors:
                 os.close(fd)
             if packet:
-                raise OSError("no descriptor is left for what the trainer has sent (ulimit -n)")
+                raise OSError("no descriptor is left for a message of the trainer (ulimit -n)")
             return None
         kind, number, first, count = _HEADER.unpack(packet)
         message = Message(kind, number, first, descriptors)
@@ -165,7 +165,7 @@ class Unpacking:
 
     def __enter__(self) -> Unpacking:
         self._collecting = gc.isenabled()
-        gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
+        gc.disable()  # otherwise the collector walks again and again through a list of a million tuples while it grows
         self._pages = mmap.mmap(self._message.descriptors[0], 0, access=mmap.ACCESS_READ)
         _given[:] = self._message.descriptors[1:]
         return self
@@ -183,13 +183,13 @@ class Unpacking:
 
 
 class Channel:
-    """One end of a pair of sockets, which a process gets by fork, or pickled while it is being spawned."""
+    """One end of a pair of sockets.  A forked process inherits it, and a spawned one gets it among its arguments."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
 
     def close(self) -> None:
-        """Close it.  Twice is harmless."""
+        """Close this end.  Closing twice is harmless."""
         self.socket.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -200,6 +200,6 @@ class Channel:
 
 
 def pair() -> tuple[Channel, Channel]:
-    """Both ends of one."""
+    """Both ends of a new pair of sockets."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Channel(one), Channel(other)

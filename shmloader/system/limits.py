@@ -25,11 +25,11 @@ def available_memory() -> int:
 
 
 def allowed_memory() -> int:
-    """Bytes that the machine has, or fewer where a control group allows fewer: of all its processes together."""
+    """The bytes that all processes of the machine, or of a control group that allows fewer, may have together."""
     limits = [_of_the_machine("MemTotal:")]
     for folder in control_groups.folders("memory"):
         for limit, _, _ in FILES:
-            with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+            with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
                 limits.append(int((folder / limit).read_text()))
     return min(limits)
 

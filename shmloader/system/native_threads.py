@@ -3,11 +3,11 @@
 NOTE [ Fork beside threads ]
 
 A forked process has one thread.  A library that gives work to a pool of threads waits there for ever, unless it starts
-the pool again after a fork.  This was tried with each library: use it, fork, and use it in the child.  polars, jax,
-lance 0.30 and an OpenMP that torch does not use hung, and gRPC crashed.  These worked: numpy's OpenBLAS, pyarrow,
-tokenizers, OpenCV, lance 14, and gRPC with GRPC_ENABLE_FORK_SUPPORT=1.  torch's own pools work because torch gives a
-worker one thread.  The OpenMP was scikit-learn's.  LightGBM, XGBoost and faiss were not tried; their wheels have the
-same one.  lance starts its threads again since a change of October 2025.
+the pool again after a fork.  We tried each library: used it, forked, and used it in the child.  polars, jax, lance 0.30
+and an OpenMP that torch does not use (scikit-learn's) hung, and gRPC crashed.  These worked: numpy's OpenBLAS, pyarrow,
+tokenizers, OpenCV, lance 14 (since October 2025 lance starts its threads again), and gRPC with
+GRPC_ENABLE_FORK_SUPPORT=1.  torch's own pools work because torch gives a worker one thread.  LightGBM, XGBoost and
+faiss were not tried; their wheels bring the same OpenMP as scikit-learn's.
 
 A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules is
 not enough: its threads are searched by their names in /proc.  Threads of OpenMP have no names.  They wait inside their

@@ -55,7 +55,7 @@ class Places:
             raise OSError(error.errno, _refused(path, error.strerror)) from None
         try:
             if file_of(fd) != theirs.file:
-                raise ValueError(_refused(path, "another file has its descriptor's number now"))
+                raise ValueError(_refused(path, "that descriptor's number belongs to another file now"))
         except BaseException:
             os.close(fd)
             raise

@@ -1,4 +1,5 @@
-"""A worker ends at once when its trainer is gone, at any moment, from the first object on that it unpickles."""
+"""Ends a worker as soon as its trainer is gone, whatever the worker does then, even while it unpickles its
+arguments."""
 
 from __future__ import annotations
 

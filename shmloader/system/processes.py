@@ -1,4 +1,4 @@
-"""What the kernel says of a process, of this one or of another one of the same user."""
+"""Reads the kernel's facts about a process, this one or another one of the same user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import os
 
-# what a state's letter means to who waits for the process
+# the letters of states, and what each means for a process that waits for this one
 STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -38,7 +38,7 @@ def state_of(pid: int) -> str:
 def start_of(pid: int) -> int | None:
     """When a process was started, in clock ticks since boot; None if it is gone, or dead and not reaped yet.
 
-    With its pid that names a process: no two that have one pid were started in the same tick.
+    A pid and this number identify a process, because two processes with the same pid do not start in the same tick.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -54,9 +54,10 @@ def inner_pid(pid: int) -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """What a process has for itself: its part of what it shares by fork too, but no shared memory; 0 if it is gone.
+    """The bytes of a process's own memory; 0 if it is gone.  Shared memory does not count.
 
-    The kernel walks through all its pages for that, and keeps it from getting more meanwhile.
+    Pages that it shares by fork count by its part of them.  The kernel walks through all pages of the process for that,
+    and the process can get no new pages meanwhile.
     """
     found = {}
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
@@ -68,9 +69,9 @@ def own_bytes(pid: int) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory, without files and shared memory; what it shares by fork counts in full.
+    """The bytes of a process in memory, without files and shared memory.  Pages that it shares by fork count in full.
 
-    That is read off counters: it costs the process nothing.
+    The kernel reads them off counters, so asking costs the process nothing.
     """
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
         _, resident, shared, *_ = map(int, file.read().split())
@@ -84,18 +85,18 @@ def catches(pid: int, number: int) -> bool:
 
 
 def has_not_taken(pid: int, number: int) -> bool:
-    """Whether a process was sent a signal that has not come to it yet: it is stopped, in the kernel, or has no core."""
+    """Whether a signal to a process is pending, because the process is stopped, in the kernel, or without a core."""
     return _is_among(pid, "ShdPnd", number)
 
 
 def _is_among(pid: int, name: str, number: int) -> bool:
     with contextlib.suppress(ValueError):
         return bool(int(status_of(pid, name), 16) >> number - 1 & 1)
-    return False  # nobody knows
+    return False  # the status is not known
 
 
 def files_of(pid: int) -> dict[int, str]:
-    """What each descriptor of a process is open on; none where that may not be seen."""
+    """The target of each descriptor of a process; empty if this process may not see them."""
     found = {}
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):

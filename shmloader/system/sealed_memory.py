@@ -91,7 +91,7 @@ def memory_of(value: Any) -> tuple[SealedMemory, int] | None:
     if isinstance(value, torch.Tensor):
         try:
             address = value.data_ptr() if value.device.type == "cpu" and value.layout is torch.strided else 0
-        except RuntimeError:  # one without a storage: of a function transform, or of a class of its own
+        except RuntimeError:  # it has no storage: a function transform's tensor, or one of a subclass
             return None
     else:
         address = int(value.__array_interface__["data"][0])
@@ -121,11 +121,11 @@ def reduced(value: Any) -> Any:
 
 
 class Counter:
-    """Counts what would be written.
+    """Counts the bytes that a Writer would write.
 
     Attributes:
-        size: Bytes, from the first block's first one on.
-        first: Where begin() was called last.
+        size: Bytes so far.
+        first: The size when begin() was called last.
     """
 
     def __init__(self) -> None:
@@ -137,14 +137,14 @@ class Counter:
         return self.first
 
     def forget(self, first: int) -> None:
-        """Take back what was put behind a place, which begin() returned."""
+        """Take back all blocks after a place that begin() returned."""
         self.first = self.size = first
 
     def put(self, data: Any) -> int:
         """Append a block.
 
         Args:
-            data: Its bytes: whatever has the buffer protocol.
+            data: The block's bytes: any object with the buffer protocol.
 
         Returns:
             Its place, counted from where begin() was called last: a multiple of 64.
@@ -183,7 +183,7 @@ class Writer(Counter):
         return place
 
     def sealed(self) -> SealedMemory:
-        """What was written, mapped."""
+        """The blocks, sealed and mapped."""
         os.ftruncate(self._fd, max(self.size, 1))
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         try:
@@ -205,7 +205,7 @@ def _bytes_of(view: memoryview) -> memoryview:
 
 
 def no_room(size: int, why: str) -> str:
-    """What an error says where memory is missing.
+    """The text of an error for missing memory.
 
     Args:
         size: Bytes that would be taken.

@@ -9,9 +9,9 @@ NOTE [ Signals ]
     2. So these stretches are `held()`: a signal is noted, and its handler is called after the stretch.  Blocking the
        signal is not enough.  A signal belongs to the process, and if the main thread has blocked it, another thread
        takes it (numpy alone starts some).  Python then runs the handler in the main thread anyway.
-    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  What comes
-       in a stretch within that is handled at the end of the inner stretch.
-    4. A stretch that lasts longer than LONGEST hangs, so a signal that comes then is handled at once.
+    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  If another
+       stretch begins inside it, signals that come there are handled at the end of that inner stretch.
+    4. If a stretch lasts longer than LONGEST, it hangs, so a signal that comes then is handled at once.
     5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
        former handlers, and gets none of the noted signals.  A spawned process inherits no handlers.
 """
@@ -49,7 +49,7 @@ class _Hold:
         self.noted: set[int] = set()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.over:  # a handler that was set meanwhile may call the one before it, which is this
+        if self.over:  # a handler that was set meanwhile may call its predecessor, which is this object
             self.handlers[number](number, frame)
         elif self.open or time.monotonic() - self.since > LONGEST:
             self._call(number, frame)
@@ -111,10 +111,10 @@ class held:
     def __enter__(self) -> held:
         global _hold
         if threading.current_thread() is threading.main_thread():
-            hold = _hold or _Hold()  # read once, because the collector may run at any line, and hold and release too
+            hold = _hold or _Hold()  # read once: the collector may run at any line, and may call held() itself
             before = hold.depth
             try:
-                hold.depth = before + 1  # first, because this one must not end with the collector's
+                hold.depth = before + 1  # first, so that the end of the collector's held() does not end this one
                 _hold = hold  # before a handler is replaced, so that a process forked by another thread can restore it
                 if not hold.installed:
                     hold.install()
@@ -149,7 +149,7 @@ class held:
 
 
 class held_in_del(held):
-    """The same in a `__del__()`, where an exception from a handler would be printed and dropped.
+    """held() for a `__del__()`, where an exception from a handler would be printed and dropped.
 
     So a handler is called after the object is gone, or after the collection in which it dies.  Then everything in
     Python that this calls, such as the callbacks of weak references, is over too.  let_through() does nothing before

@@ -85,7 +85,7 @@ class Sheet:
         return Counts(), 0
 
     def total(self) -> tuple[Counts, int]:
-        """The same, summed over all workers."""
+        """The counts and the number of samples of all workers together."""
         counts, looks = Counts(), 0
         for worker in range(self.workers):
             of_one, its_looks = self.read(worker)

@@ -54,8 +54,8 @@ class TemplateContext:
             except Refused as why:
                 self._share.refused = True
                 warnings.warn(
-                    f"template=True has no effect on this loader: {why}. Its workers are started by "
-                    f"{self._plain.get_start_method()!r}, each for itself.",
+                    f"template=True has no effect on this loader: {why}. Each worker is started by "
+                    f"{self._plain.get_start_method()!r}.",
                     RuntimeWarning,
                     stacklevel=2,
                 )

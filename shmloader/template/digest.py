@@ -1,8 +1,8 @@
-"""A hash of the objects that workers get, to see whether they have changed.  It does not pickle their long lists.
+"""A hash of the objects that workers get, which shows whether they have changed.  Long lists are not pickled for it.
 
-Pickling a list of a million paths takes a third of a second, and would again in each epoch.  Text and numbers cannot
-change, so a list of them has changed only if it has other items, and comparing them takes 20 milliseconds.  The same
-holds for lists, tuples and dicts of such lists: their contents are compared level by level.
+Pickling a list of a million paths takes a third of a second, in each epoch.  Comparing its items takes 20 milliseconds.
+That is enough, because text and numbers cannot change: such a list has changed only if it has other items.  Lists,
+tuples and dicts of such lists are compared level by level.
 """
 
 from __future__ import annotations

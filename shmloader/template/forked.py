@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shmloader.template.running import Running
 
 SHARED = ("dataset", "collate_fn", "init_fn")  # the template unpickles these; the rest may change from epoch to epoch
-ANSWERED = 2.0  # seconds that a fork may take; an interrupt during that time would leave a worker that nobody knows
+ANSWERED = 2.0  # seconds without interrupts while a fork runs; an interrupt would leave a worker that nobody knows
 REAPED = 0.5  # seconds that the template may take to reap a worker and to report how it ended
 
 

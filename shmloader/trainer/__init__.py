@@ -1,1 +1,1 @@
-"""The trainer's side of a loader: what is asked for, of whom, in which order it comes, and who looks after workers."""
+"""The trainer's side of a loader: it begins epochs, assigns batches to workers, delivers batches, watches workers."""

@@ -17,7 +17,7 @@ from shmloader._torch import is_exiting
 from shmloader.core.process import end
 from shmloader.trainer.watch import runs
 
-_GOING = 4.0  # seconds in which a daemon thread should end with the process
+_GOING = 4.0  # seconds that a daemon thread sleeps, because it should end with the process meanwhile
 
 _crews: dict[int, weakref.WeakSet[Any]] = {}  # by process: each Crew that it made
 
@@ -25,8 +25,8 @@ _crews: dict[int, weakref.WeakSet[Any]] = {}  # by process: each Crew that it ma
 def enlist(crew: Any) -> None:
     """Handle this crew's workers at the exit of the process that made it.
 
-    A trainer may itself be a forked process.  Multiprocessing ends its workers, too, but does not run the finalizers of
-    its parent, and the parent's crews are not its own.
+    A trainer may itself be a forked process.  At its exit multiprocessing ends its workers too, but does not run the
+    finalizers that its parent registered.  The crews of the parent are not its own, so each process has its own set.
     """
     mine = _crews.get(os.getpid())
     if mine is None:
@@ -58,7 +58,7 @@ def _wake_all() -> None:
 
 
 def _alarm_all() -> None:
-    """Raise the rings' alarms: multiprocessing has ended the workers, and the watching threads may get no time to."""
+    """Raise the rings' alarms, because the watching threads may get no time to do it: the workers have just ended."""
     for crew in _my_crews():
         crew.alarm_if_unended()
 
@@ -66,8 +66,8 @@ def _alarm_all() -> None:
 def raise_at_exit() -> None:
     """Raise if the interpreter is exiting, because a thread that is started then never begins, and start() hangs.
 
-    All threads but the main one are daemons at that point, and end silently with the process.  They sleep here to get
-    the time for that, so that their error is only seen if some thread waits for them.
+    At that point all threads but the main one are daemons, and end silently with the process.  So a daemon sleeps here
+    before it raises.  Its error appears only if the process does not end meanwhile, because it waits for this thread.
     """
     if is_exiting() or ends_workers() or sys.is_finalizing():
         if threading.current_thread() is not threading.main_thread():

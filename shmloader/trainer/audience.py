@@ -18,16 +18,16 @@ class Audience(Protocol):
     reads: bool  # whether the iterator's own process reads too
 
     def ring_made(self, ring: TrainerSide, segment: Segment) -> int:
-        """A ring was made, and nothing is opened yet; returns a number for it."""
+        """A ring was made, and no batch is open yet; returns the ring's number in messages."""
 
     def began(self, number: int, epoch: Epoch) -> None:
-        """An epoch begins: the user has asked for it."""
+        """The user has called iter(), and this epoch begins."""
 
     def over(self, number: int, epoch: Epoch, at: int) -> None:
-        """The last batch of an epoch is open: what comes behind it is sequence `at`."""
+        """All batches of an epoch are open.  Sequence `at` is the first one after them."""
 
     def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
-        """In place of sequence `at` of an epoch there is an error; None: iter() has raised it."""
+        """An error comes in place of sequence `at`; or in place of an epoch, from iter(), if `epoch` is None."""
 
     def closed(self, number: int, at: int) -> None:
-        """The iterator has ended; what is opened before sequence `at` was taken."""
+        """The iterator has ended.  It has taken all sequences before `at`."""

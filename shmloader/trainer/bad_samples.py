@@ -25,7 +25,7 @@ class BadSample:
     Attributes:
         index: Its index.
         instead: The index of the sample that came in its place.
-        error: Its traceback, as text; of a long one the end.
+        error: Its traceback as text; only the end of a long one.
     """
 
     index: int
@@ -50,7 +50,7 @@ class BadSamples:
 
 
 class _Account:
-    """What is known of one loader's."""
+    """The bad samples of one loader so far, and whether it has warned of them."""
 
     def __init__(self) -> None:
         self.all = BadSamples()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Conductor(ConductorSide):
     """Begins the epochs of an iterator.
 
-    It holds neither the loader nor the iterator, which must go at once when they are dropped.
+    It refers to neither the loader nor the iterator, because both must end as soon as the user drops them.
 
     Args:
         place: The loader's place.
@@ -85,7 +85,7 @@ class Conductor(ConductorSide):
         start = place.starting()
         if not first:
             self._served += 1
-            if start is not None:  # these workers seed each sample: others were ended (dataloader.py)
+            if start is not None:  # only workers that seed each sample are still there: dataloader.py ends all others
                 restore(loader, start)
             if start is not None and start.base_seed is not None:
                 self.base_seed, self._served = start.base_seed, start.served
@@ -93,7 +93,7 @@ class Conductor(ConductorSide):
         source = Source(
             self._sampler, loader.generator, start, watch=watch_of(self._sampler) if place.begins_next else None
         )
-        listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
+        listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
         numbered = not self._in_order and not self._streams
         epoch = next_epoch_of(place, self.base_seed, self._served, numbered, self._streams)
         epoch.carried, epoch.last_worker, epoch.asks_next = carried, epoch.start.latest, self._overlaps

@@ -48,11 +48,11 @@ class Delivery(ReaderSide):
 
     Args:
         ring: The trainer's side.
-        crew: The workers, which it looks after while it waits for a batch.
+        crew: The workers.  While it waits for a batch, it replaces those that die.
         spare: How many batches may be lent at once.
         timeout: How many seconds a batch may take; 0: any number.
         ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
-        dismisses: Whether a worker leaves that has nothing more to give, because no other epoch wants it.
+        dismisses: Whether a worker ends as soon as its stream does, because no further epoch needs that worker.
         pinning: Page-locks the slots; then all batches are delivered in page-locked memory.
         clone: Copies a tensor out of its slot.
         tally: Notes the samples that were bad; None: none are skipped.
@@ -103,7 +103,7 @@ class Delivery(ReaderSide):
                 raise StopIteration
             if ring.alarmed:
                 crew.look_after()
-                if self.closed or self.interrupted:  # another thread's alarm was taken for the one looked after
+                if self.closed or self.interrupted:  # another thread's alarm: look_after() has cleared it
                     raise StopIteration
             else:
                 crew.raise_or_kill(ring.sequences.awaited())

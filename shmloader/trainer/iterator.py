@@ -13,20 +13,20 @@ NOTE [ Shutdown ]
     1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
        collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
        the workers, which are daemons, and the kernel frees memory that has no name.
-    2. The order: `stop` is raised, and every worker's bell is tolled.  The watching thread is ended.  All workers are
-       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, because a
-       worker that is still filling a slot must not fault.  If the kernel does not let go of a killed worker, the memory
-       stays until the last process that maps it is gone.
-    3. A worker whose trainer is gone ends, whatever it is doing (parents_death.py); a spawned one also while it imports
-       the trainer's script.
+    2. The iterator raises `stop` and tolls every worker's bell.  Then it ends the watching thread.  It joins all
+       workers, with one deadline for all, then terminates and then kills those that are left.  Only then does it give
+       the memory back, because a worker that is still filling a slot must not fault.  If the kernel does not let go of
+       a killed worker, the memory stays until the last process that maps it is gone.
+    3. When the trainer is gone, each worker ends, whatever it is doing (parents_death.py); a spawned worker ends even
+       while it imports the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ].
     6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, because
        a thread that returns from a call into an interpreter that is gone takes the process down with it.
-    7. No signal interrupts the end.  Handlers run when it is over, with one exception: while workers have time to
-       leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
-       ended, and the next call takes all steps again.  Each step is taken whatever became of the others, and taking a
-       step twice is harmless.
+    7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens
+       the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
+       something does break the shutdown off, the next call takes all steps again, because taking a step twice is
+       harmless.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery, PassedOn
 from shmloader.trainer.member import Member
-from shmloader.trainer.replacements import given_pool
+from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.shared_workers import shared_by
@@ -79,11 +79,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     _crew: Crew | None = None
     _shutdown = True
-    _ended = True  # nothing of it is left
+    _ended = True  # workers, threads and memory are gone
     _pinning: Pinning | None = None
-    copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
+    copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
-    _ring_number = -1  # what they call the ring
+    _ring_number = -1  # the ring's number in their messages
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first, because the built-in functions may soon be gone
@@ -139,7 +139,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             spare + read_elsewhere,
             memory,
             options.max_ring_bytes,
-            remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
+            # with seeds for each sample, a worker that replaces another one needs no random states
+            remember=options.respawns and not self._schedule.seeds_samples,
             streams=self._streams,
             detail=wants_detail(options),
             board=board,
@@ -172,7 +173,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._shutdown = False
 
     def _crew_of(self, loader: Any, options: Options) -> Crew:
-        """Its workers, which are not at work yet: its own, or those that it shares."""
+        """The workers, which have not started: the loader's own, or those of the crew that it shares."""
         respawn, reissue = options.respawns, not self._streams
         if options.crew is None:
             return Crew(
@@ -254,7 +255,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._conductor.begun()
 
     def _show(self, loader: Any) -> None:
-        """Have torch's attributes, which others read, say what they say of the epoch that begins."""
+        """Set torch's attributes for the epoch that begins, because other libraries read them."""
         self._base_seed = self._conductor.base_seed
         self._sampler_iter = self.epoch.source.indices
         self._num_yielded = 0
@@ -284,7 +285,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             _torch.warn_of_length(self)
         return batch
 
-    # torch's own accounts, which others read, from what the ring knows.
+    # torch's own counters, which other libraries read.  Here the ring counts.
 
     @property
     def _send_idx(self) -> int:
@@ -293,7 +294,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     @property
     def _rcvd_idx(self) -> int:
-        """Batches of these that were taken."""
+        """Batches taken in this epoch."""
         return self._ring.current.reading.taken
 
     @property
@@ -302,11 +303,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     @property
     def _workers_status(self) -> list[bool]:
-        """Which workers have something left to give."""
+        """For each worker, whether it has more batches to give in this epoch."""
         return [not ended for ended in self._ring.current.reading.delivered.ended] or [True] * self._num_workers
 
     def interrupt(self) -> None:
-        """Until it is reset, give StopIteration at once to the thread that is in next() or comes there."""
+        """End the epoch for every thread that is in next() or calls it; the next _reset() undoes that."""
         self._delivery.interrupted = True
         self._ring.alarm()
 
@@ -346,12 +347,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._ended = self._crew is None or self._crew.ended
 
     def _is_ours(self, thread: threading.Thread) -> bool:
-        """Whether this is one of the iterator's own threads, for which the end waits."""
+        """Whether this is one of the iterator's own threads, which the shutdown joins."""
         pins = self._pinning is not None and self._pinning.thread is thread
         return pins or (self._crew is not None and self._crew.is_watching(thread))
 
     def _give_back(self) -> None:
-        """Give everything back, but no memory that a worker may still be using."""
+        """Free threads and memory, except memory that a worker may still use."""
         try:
             if self._crew is not None and self._crew.lives:
                 self.stop_threads()
@@ -368,7 +369,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._segment.close()
 
     def _keep_states(self) -> None:
-        """Keep what streams say of themselves in mid-epoch, before the ring's memory goes or they go on."""
+        """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams go on."""
         reading = self._ring.current.reading
         delivered = reading.delivered
         if self._streams and not reading.ended and delivered.states is None:
@@ -385,12 +386,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._shutdown_workers()
 
     def fold(self) -> None:
-        """Give the memory back that is not used while no epoch is under way: NOTE [ Crew ], 8."""
+        """At the end of an epoch, give the memory of slots back to the system: NOTE [ Crew ], 8."""
         locked = frozenset() if self._pinning is None else self._pinning.fold()
         self._ring.slots.fold(locked)
 
     def unfold(self) -> None:
-        """An epoch begins: undo that."""
+        """Undo fold(), because an epoch begins."""
         self._ring.slots.unfold()
         if self._pinning is not None:
             self._pinning.unfold()
@@ -403,7 +404,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def close(self) -> None:
         """End the workers and give the memory back.  Delivered batches stay as they are.
 
-        Closing twice is harmless.  A closed iterator is at its end.
+        Closing twice is harmless.  next() of a closed iterator raises StopIteration.
         """
         self._shutdown_workers()
 

@@ -22,9 +22,9 @@ from shmloader.resume.seek import ranks_of
 from shmloader.trainer.windows import Windows
 from shmloader.worker.random_states import further
 
-STEALING_FACTOR = 4  # with stealing and small batches, this many times as many may be under way as in torch
-AHEAD_BYTES = 256 << 20  # the most memory that these may take
-AHEAD = 2  # batches in chunks that may be under way: one that the trainer waits for, and one for workers done with it
+STEALING_FACTOR = 4  # with stealing and small batches, up to this many times as many are under way as in torch
+FURTHER_BYTES = 256 << 20  # the most memory that these may take
+LEAST_CHUNKED = 2  # batches in chunks under way: the trainer waits for one, and workers done with it make the other
 MOST_TASKS = 2048  # of a window that is cut by places; two windows are in flight, with a page for each task
 MOST_CHUNKS = 1024  # in flight, with a page each.  A batch of more than half as many chunks is cut into larger ones
 
@@ -96,7 +96,7 @@ class RoundRobin(_Attached):
 class InTurn(_Attached):
     """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
-    Out of order, a worker whose share is already under way is passed over too, or a slow one would be given everything.
+    Out of order, workers that have their share under way are skipped, or the slow one would collect all batches.
     """
 
     def __init__(self, loader: Any, options: Options) -> None:
@@ -119,9 +119,10 @@ class InTurn(_Attached):
 
 
 class _Further(_Attached):
-    """If workers steal, allows STEALING_FACTOR times as many batches under way, as long as AHEAD_BYTES suffice.
+    """Allows more batches under way, as long as FURTHER_BYTES hold them; STEALING_FACTOR times as many with stealing.
 
-    Otherwise they would soon stand idle behind one late batch, with everything made that may be made before it.
+    Otherwise one late batch would soon leave all other workers idle.  All batches that may be under way would be made,
+    and the trainer would take none of them before the late one.
     """
 
     opens_first = True
@@ -129,17 +130,17 @@ class _Further(_Attached):
     def __init__(self, loader: Any, options: Options, least: int, usual: int) -> None:
         self._least = least
         self._furthest = usual * STEALING_FACTOR if options.steals else usual
-        if options.max_ring_bytes is not None:  # which is for as many slots as there may be
+        if options.max_ring_bytes is not None:  # it must hold all slots at full size, so more slots could be refused
             self._furthest = least
         self._seeds(loader, options)
 
     def _look_further(self, epoch: Epoch) -> None:
-        """Find out how many batches may be under way, after the 1st, 2nd, 4th, 8th and so on that came."""
+        """After the 1st, 2nd, 4th, 8th batch and so on, set how many may be under way, by the largest one so far."""
         ring = self._ring
         came = epoch.reading.taken
         if came and not came & came - 1:
             largest = max(ring.committed(payload) for payload in range(ring.payloads))
-            ring.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
+            ring.most = min(max(self._least, FURTHER_BYTES // largest), self._furthest)
 
 
 class Steal(_Further):
@@ -148,7 +149,7 @@ class Steal(_Further):
     def __init__(self, loader: Any, options: Options) -> None:
         batches = loader.num_workers * loader.prefetch_factor
         super().__init__(loader, options, batches, batches)
-        # "auto" would ask whether /dev/shm has room for all slots, though those further ahead may never be filled
+        # "auto" would ask whether /dev/shm has room for all slots, though the additional ones may never be filled
         memory: RingMemory = (
             "memfd" if self._furthest > batches and options.ring_memory == "auto" else options.ring_memory
         )
@@ -166,7 +167,8 @@ class Chunks(_Further):
     A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pxd).  Its place in the batch says which rows it
     has, so the order is the sampler's, whichever worker is quicker.
 
-    As many chunks are under way as batches would be otherwise, rounded to whole batches; more while they are small.
+    At first as many chunks are under way as batches would be without chunks, rounded up to whole batches.  If batches
+    are small, more follow.
     """
 
     def __init__(self, loader: Any, options: Options) -> None:
@@ -178,17 +180,17 @@ class Chunks(_Further):
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
         usual = self._workers * loader.prefetch_factor
-        super().__init__(loader, options, max(AHEAD, -(-usual // chunks)), max(AHEAD, usual))
+        super().__init__(loader, options, max(LEAST_CHUNKED, -(-usual // chunks)), max(LEAST_CHUNKED, usual))
         # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
         memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory
-        entries = max(AHEAD, min(self._furthest * chunks, MOST_CHUNKS))
+        entries = max(LEAST_CHUNKED, min(self._furthest * chunks, MOST_CHUNKS))
         self.size = Size(entries, self._furthest, self._least, memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         self._look_further(epoch)
         ring = self._ring
         # A batch without samples cannot be cut into rows.  It is one task, since the collate function must see it.
-        chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
+        chunks = cut(list(index), self._chunk_size, ring.entries // LEAST_CHUNKED)
         if not ring.has_room(len(chunks)):
             return False
         if self._steals:
@@ -238,7 +240,7 @@ class ByPlace(_Attached):
         before = accumulate(samples, initial=epoch.samples)
         seeds = [further(epoch.sample_seed, each * self.stride) for each in before] if self.seeds_samples else None
         ring.open_window(tasks, samples, seeds or [0] * len(batches))
-        self._windows.had = window.had
+        self._windows.recent = window.recent
         return True
 
 

@@ -80,13 +80,13 @@ def left_of_streams(place: Place) -> list[Left] | None:
 
 
 def seed_of(epoch: Epoch) -> int:
-    """What all that is drawn for a whole epoch follows from: the sequences of replacements for bad samples."""
+    """The seed of what is drawn once for an epoch: the sequences of replacements for bad samples."""
     return mix(epoch.base_seed, epoch.served)
 
 
 def sample_seed(epoch: Epoch) -> int:
-    """The seed of the sample that this rank gets first, from which those of all others of the epoch follow.
+    """The seed of this rank's first sample in the epoch.  The seeds of all other samples follow from it.
 
-    A sample's seed is number k of the epoch's, where k is its place in the order of all ranks.
+    The epoch has a sequence of seeds.  The sample at place k in the order of all ranks has seed number k.
     """
     return further(seed_of(epoch), epoch.start.samples + epoch.rank)

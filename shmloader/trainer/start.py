@@ -18,7 +18,7 @@ from shmloader.resume.generators import undrawn_if_it_fails
 from shmloader.resume.place import place_of
 
 if TYPE_CHECKING:
-    from shmloader.resume.epoch import Epoch  # what it builds on is not there off Linux
+    from shmloader.resume.epoch import Epoch  # it needs the core, which is built only on Linux
 
 _started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -39,7 +39,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         return
     epoch = place.current
     if epoch is not None and not epoch.ended and any(_is_in(iterator, epoch) for iterator in iterators):
-        if Options.of(loader).prefetch_epochs:  # it begins by itself in time
+        if Options.of(loader).prefetch_epochs:  # the next epoch begins by itself, before this one ends
             return
         raise RuntimeError(
             f"start() cannot begin the next epoch, because an iterator is in the middle of epoch {epoch.number}. Call "

@@ -1,9 +1,9 @@
 """What the step from one batch to the next (Steps, in next_batch.pyx) calls in Python: these five methods, and no more.
 
-They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches; a reader
-takes batches and hands them out.  For a batch, the step calls read() and open(); the other three only where there is
-something else to do.  Any of the five may be interrupted by a signal's handler between two lines, and is called once
-more then: NOTE [ One step ].
+They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches.  A reader
+takes batches and hands them out.  For each batch the step calls read() and open().  It calls the other three only if
+there is something else to do.  A signal's handler may interrupt any of the five between two lines, and then the step
+calls it again: NOTE [ One step ].
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The templates of each loader: NOTE [ Template ] in server.py.
 
-Loaders over one dataset share its templates, also one after another, because frameworks and scripts make new loaders in
-each epoch.  So a template lives as long as one of its loaders or the dataset.
+Loaders over one dataset share its templates.  They need not exist at the same time, because frameworks and scripts make
+new loaders in each epoch.  So a template lives as long as the dataset or any of its loaders.
 
 They are kept beside loader and dataset, and not in them, because frameworks copy a loader's __dict__, and a dataset is
 pickled with all its attributes.
@@ -51,7 +51,7 @@ def _share_of(loader: Any) -> Share:
 
 
 def _templates_of(dataset: Any, known: Share | None) -> DatasetTemplates:
-    """The dataset's templates.  A dataset without weak references, such as a list, is only found by its loader."""
+    """The dataset's templates.  If it allows no weak references, as a list, only the same loader finds them again."""
     mine = known.templates if known is not None and known.templates.is_mine else None
     at = id(dataset)
     try:

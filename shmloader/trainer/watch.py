@@ -20,14 +20,14 @@ class Watch:
     """A thread that watches workers, and raises the ring's alarm when one of them ends.
 
     Args:
-        workers: They have been started.  None may be added later.
+        workers: The workers, all started.  None may be added later.
         ring: The trainer's side.
-        mapping: The ring's memory, which stays mapped for as long as the thread is there.
-        ended: Before the alarm, the index of the worker that has ended is added here.
+        mapping: The ring's memory, which stays mapped for as long as the thread lives.
+        ended: The thread adds the index of each worker that has ended, and then raises the alarm.
 
     Raises:
-        OSError: EMFILE: no descriptor is left.  It takes one for each worker, and one for the request to stop.
-            EAGAIN: this user may have no further thread.
+        OSError: EMFILE: no descriptor is left for each worker and for the request to stop.  EAGAIN: this user may have
+            no further thread.
     """
 
     def __init__(self, workers: list[BaseProcess], ring: TrainerSide, mapping: Mapping, ended: set[int]) -> None:
@@ -49,7 +49,7 @@ class Watch:
             raise
 
     def stop(self) -> None:
-        """End the thread.  The thread itself must not call it.  The second time it does nothing."""
+        """End the thread.  The thread itself must not call this.  A second call does nothing."""
         if self._bye >= 0:
             os.eventfd_write(self._bye, 1)
             self.thread.join()
@@ -66,11 +66,11 @@ def _start(thread: threading.Thread) -> None:
         raise BlockingIOError(errno.EAGAIN, str(error)) from None
 
 
-SERVER_GONE = 255  # the exit code of a process whose fork server is gone, in multiprocessing's eyes
+SERVER_GONE = 255  # the exit code that multiprocessing assumes for a process whose fork server is gone
 
 
 def runs(worker: BaseProcess) -> bool:
-    """Whether a worker's process is there, also one whose fork server was killed: multiprocessing takes it for dead."""
+    """Whether a worker's process exists.  If its fork server was killed, multiprocessing takes it for dead."""
     if worker.is_alive():
         return True
     if worker.exitcode != SERVER_GONE:
@@ -91,12 +91,12 @@ def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -
     """Wait until all workers have ended, or until the time is over.
 
     Their `join()` would not do.  It waits on a pipe, which a process that the worker has started may hold open.  And if
-    a signal is heard in it, it may forget that the worker has ended.
+    a signal's handler raises in it, it may forget that the worker has ended.
 
     Args:
-        workers: Some that live.
+        workers: Workers that may still run.
         seconds: How long to wait at most.
-        listening: Whether signals are heard meanwhile; what a handler raises ends the wait.
+        listening: Whether signal handlers run meanwhile; what a handler raises ends the wait.
 
     Returns:
         The workers that have ended.
@@ -118,7 +118,8 @@ def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -
         with let_through() if listening else nullcontext():
             while left:
                 remaining = end - time.monotonic()
-                for fd, _ in poll.poll(max(0.0, remaining) * 1000):  # once at least: this process may have had no core
+                # at least once, because this process may have had no core since the deadline was set
+                for fd, _ in poll.poll(max(0.0, remaining) * 1000):
                     poll.unregister(fd)
                     ended.append(left.pop(fd))
                 if remaining <= 0:

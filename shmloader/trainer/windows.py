@@ -6,12 +6,12 @@ A worker that reads one row of a row group decodes all of it.  In random order t
 batches together have several rows of each place, and the order in which rows are made does not matter, because each is
 written where it belongs.  So the batches of a window are cut together:
 
-    1. All rows of one place are one worker's.  It makes them one after the other, the rows of the first batch first.
-    2. A place goes to the worker that had it last, which begins with the one that it used last: it may still have it
-       open.
-    3. No worker gets more than its share, and an eighth of that, because the others would wait for it.  What is more
-       goes to the worker that has least.  If samples are seeded one by one, rows that a worker has not made yet count
-       as part of its share, so a slow worker gets less.
+    1. One worker makes all rows of a place, one after the other, the rows of the first batch first.
+    2. A place goes to the worker that had it last, because it may still have it open.  Each worker begins with the
+       place that it used last.
+    3. No worker gets more than nine eighths of its share, because the others would wait for it.  The rows beyond that
+       go to the worker that has least.  If samples are seeded one by one, rows that a worker has not made yet count as
+       part of its share, so a slow worker gets less.
     4. The first batch of a window is ready when nearly all of the window is.  So two windows are under way: one that is
        made, and one that is handed out.
     5. A task has rows of one batch.  If there would be too many tasks, neighbouring places of a worker share one.
@@ -43,8 +43,8 @@ class Task(NamedTuple):
 class Cut(NamedTuple):
     """A window that was cut."""
 
-    tasks: list[Task]  # in the order in which they are to be made
-    had: list[list[Hashable]]  # the places of each worker after it, latest last
+    tasks: list[Task]  # in the order in which to make them
+    recent: list[list[Hashable]]  # the places of each worker when it has made them, latest last
 
 
 class Windows:
@@ -57,14 +57,14 @@ class Windows:
 
     Attributes:
         most: How many tasks a window may have.
-        had: The places of each worker, latest last, as far as is known.
+        recent: The last places of each worker, latest last.
     """
 
     def __init__(self, workers: int, most: int, chunk_size: int | None) -> None:
         self._workers = workers
         self.most = most
         self._chunk_size = chunk_size
-        self.had: list[list[Hashable]] = [[] for _ in range(workers)]
+        self.recent: list[list[Hashable]] = [[] for _ in range(workers)]
 
     def cut(self, places: list[list[Hashable]], due: list[int]) -> Cut:
         """Cut a window.
@@ -79,8 +79,8 @@ class Windows:
         groups = max(least, *map(len, parts))
         while len(tasks := self._tasks(parts, groups, rows)) > self.most:
             groups = max(least, groups // 2)
-        had = [_latest([*had, *own]) for had, own in zip(self.had, parts, strict=True)]
-        return Cut(_whole_batches(tasks, list(map(len, places))), had)
+        recent = [_latest([*before, *own]) for before, own in zip(self.recent, parts, strict=True)]
+        return Cut(_whole_batches(tasks, list(map(len, places))), recent)
 
     def _tasks(self, parts: list[dict[Hashable, list[Row]]], groups: int, rows: int) -> list[Task]:
         """What workers do for their parts, in at most this many groups of places for each worker."""
@@ -113,8 +113,8 @@ class Windows:
             if not left[place]:
                 del left[place]
 
-        for worker, had in enumerate(self.had):
-            for place in reversed(had):
+        for worker, recent in enumerate(self.recent):
+            for place in reversed(recent):
                 if place in left and room[worker] and 2 * room[worker] >= len(left[place]):
                     give(place, worker)
         for place in sorted(left, key=lambda place: -len(left[place])):
@@ -124,7 +124,7 @@ class Windows:
 
 
 def shares(rows: int, due: list[int]) -> list[int]:
-    """How many of these rows each worker gets, so that all are done together with what is due.
+    """How many of these rows each worker gets, so that all workers finish them, and the rows due, at the same time.
 
     Their sum is `rows`, or more because of rounding up.
     """

@@ -22,7 +22,7 @@ from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, tally_of
-from shmloader.trainer.replacements import pool_of
+from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
@@ -81,12 +81,12 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
 
 
 class _Indices:
-    """What the sampler gives.
+    """The sampler's indices, which the epoch records.
 
     Args:
         loader: The loader.
-        indices: What torch's iterator was given by the sampler.
-        epoch: The epoch, which has the index in hand until its batch is counted.
+        indices: torch's iterator over the sampler.
+        epoch: The epoch.  It keeps an index until the index's batch is counted.
         start: Where in the epoch to begin; None: at its beginning.
     """
 
@@ -101,7 +101,7 @@ class _Indices:
             self._begin()
 
     def _begin(self) -> None:
-        """Look at the generators, and begin to draw, not before the first batch is asked for, as torch does."""
+        """Record the generators' states, and begin to draw.  As in torch, that is when the first batch is needed."""
         if self._start is None:
             source = Source(self._sampler, self._of_loader, None, self._indices)
         else:
@@ -118,10 +118,10 @@ class _Indices:
         return self._epoch.index()
 
     def _try_to_begin(self) -> None:
-        """Begin, and once again if that fails, because a signal's handler may have raised.
+        """Begin.  If that raises, the next call tries once more, because a signal's handler may have raised.
 
-        The second time it is the sampler that fails, and it has ended, as in torch.  Otherwise a loop that passes over
-        errors would be given the sampler's error for ever.
+        If it raises again, the sampler has failed.  Then it counts as ended, as in torch.  Otherwise a loop that
+        continues after errors would get the sampler's error for ever.
         """
         try:
             self._begin()
@@ -140,7 +140,7 @@ def _samples_of(index: Any, batched: bool) -> int:
 
 
 class _InPlace:
-    """Stands in place of torch's fetcher, and has what that has.  What is set here by others is set there."""
+    """Takes the place of torch's fetcher.  Attributes that other code reads or sets here are those of that fetcher."""
 
     _fetcher: Any
 
@@ -151,7 +151,7 @@ class _InPlace:
             setattr(self._fetcher, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_fetcher":  # there is none before __init__
+        if name == "_fetcher":  # it is missing before __init__
             raise AttributeError(name)
         return getattr(self._fetcher, name)
 
@@ -193,7 +193,7 @@ class _Prefetching(_InPlace):
 class _SideBySide(_InPlace):
     """Makes batches as torch's fetcher does, but all samples of one at the same time: NOTE [ Side by side ]."""
 
-    row = sequence = 0  # of the batch at hand: the rest of it is over
+    row = sequence = 0  # for AtHand: each batch begins at row 0, and none is under way beside it
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options) -> None:
         self._fetcher = fetcher
@@ -205,7 +205,7 @@ class _SideBySide(_InPlace):
         self.skips(None)
 
     def skips(self, skips: Skips | None) -> None:
-        """Have these replace bad samples."""
+        """Set what replaces bad samples; None: they raise."""
         fetcher = self._fetcher
         side = AtHand(SideBySide(fetcher.dataset, self._runner, self._seeds, skips), self._batched, self)
         arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
@@ -213,7 +213,7 @@ class _SideBySide(_InPlace):
 
     @property
     def seed(self) -> int:
-        """Of the batch at hand."""
+        """The seed of the batch at hand."""
         return random_states.further(self._epoch.sample_seed, self._epoch.samples * self._stride)
 
     def fetch(self, index: Any) -> Any:
@@ -226,12 +226,12 @@ class _Streaming(_InPlace):
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
         self._fetcher = fetcher
-        self._reading = epoch.reading  # a thread that is ahead has the epoch say what it hands on
+        self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
         dataset, samples = loader.dataset, fetcher.dataset_iter
         ended = left is not None and left.ended
         if ended:
-            restore(dataset, left)  # behind iter(), because it may count by that how often it was begun
+            restore(dataset, left)  # after iter(), because a dataset may count its epochs there
         fetcher.ended = ended
         given = fetcher.dataset_iter = _Given(iter(()) if ended else pass_over(dataset, samples, left), left)
         epoch.states = lambda: [
@@ -256,13 +256,13 @@ class _Given:
     """A stream's iterator that counts the samples that it gives, and the errors between them.
 
     Args:
-        samples: What gives them.
-        start: Where it goes on; None: it begins.
+        samples: The dataset's iterator.
+        start: The place from which it continues; None: its beginning.
 
     Attributes:
         count: How many samples it has given in this epoch.
-        errors: For each time that it raised, how many it had given by then.
-        ended: Whether it had nothing more to give when it was asked last.
+        errors: For each exception, how many samples came before it.
+        ended: Whether the last next() found its end.
     """
 
     def __init__(self, samples: Iterator[Any], start: Left | None) -> None:
@@ -288,7 +288,7 @@ class _Given:
 
 
 def _state_before(dataset: Any) -> list[bytes | None]:
-    """What a stream says of itself before it begins; None where it cannot say that yet."""
+    """A stream's state before it begins; None if it has none yet."""
     with contextlib.suppress(Exception):
         return [state_of_stream(dataset, None, False, 0, ()) or None]
     return [None]
@@ -321,15 +321,16 @@ class _Skipping(_InPlace):
 
 
 class _Seeding(_InPlace):
-    """Makes batches as torch's fetcher does, whose samples are seeded one by one.
+    """Makes batches as torch's fetcher does, and seeds each sample.
 
-    The trainer's own generators are where they were, when a batch is made.
+    After each batch, the trainer's own generators are in the states in which they were before it.
     """
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
         self._fetcher = fetcher
         self._make = fetcher.fetch
-        if not isinstance(fetcher, (_Skipping, _SideBySide)):  # torch's would set all seeds of a Subset's Subset first
+        # torch's fetcher would read all indices of a Subset of a Subset first, and reading an index seeds its sample
+        if not isinstance(fetcher, (_Skipping, _SideBySide)):
             arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
             self._make = fetch_from(*arguments, None)
         self._epoch = epoch

@@ -1,4 +1,4 @@
-"""The words about a worker's end, and about workers that could not be started."""
+"""The texts of errors about a worker's end, and about workers that could not be started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def end_of(worker: BaseProcess) -> str:
 
 
 def killed_at_start(index: int, error: Exception) -> str:
-    """What is raised where a worker ends before its start has ended.
+    """The text of the error if a worker ends while it is being started.
 
     Args:
         index: The worker's number.
@@ -36,7 +36,7 @@ def killed_at_start(index: int, error: Exception) -> str:
     """
     ended = end_of_fork_server()
     if ended is None:
-        who = "The worker itself was killed, for its fork server has not ended."
+        who = "The worker itself was killed, because its fork server has not ended."
     elif ended < 0:
         who = f"The fork server, which starts workers, is killed by signal: {signal.strsignal(-ended)}."
     else:
@@ -46,7 +46,7 @@ def killed_at_start(index: int, error: Exception) -> str:
 
 
 def not_started(error: OSError, started: int, count: int) -> OSError:
-    """What is raised where the system starts no more workers: its error, with the limit that was met.
+    """The error to raise if the system starts no more workers: the system's own, with the limit that was met.
 
     Args:
         error: The system's.

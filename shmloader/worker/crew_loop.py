@@ -1,8 +1,8 @@
-"""A worker that serves several loaders, one batch of whichever after another: NOTE [ Crew ] in shared_workers.py.
+"""A worker that makes batches of several loaders in turns: NOTE [ Crew ] in shared_workers.py.
 
-What one loader's code finds in here is what it finds in workers of its own.  So whatever is the process's and of a
-loader (the random states, what get_worker_info() says, torch's map of collate functions) is put aside when the worker
-turns to another loader, and taken up again when it comes back.
+The code of each loader finds here what it would find in workers of its own.  Some of that belongs to the process: the
+random states, the result of get_worker_info(), torch's map of collate functions.  When the worker turns to another
+loader, it puts these aside.  When it comes back, it restores them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 
-JOIN, PART = 1, 2  # kinds of messages; 0: what one should say is lost
-COLLECT_EVERY = 8  # loaders with frozen datasets that parted: see _CrewLoop._collect()
-SHARED = ("dataset", "collate_fn", "init_fn")  # of a loader, what a worker may have been started with
+JOIN, PART = 1, 2  # kinds of messages; 0: the message was lost on the way
+COLLECT_EVERY = 8  # after this many loaders with frozen datasets have parted: see _CrewLoop._collect()
+SHARED = ("dataset", "collate_fn", "init_fn")  # a loader's arguments that a worker may have had since its start
 
 
 def work_in_crew(
@@ -52,31 +52,32 @@ def work_in_crew(
         channel: To the trainer.
         spin: Whether it may pause on its core before it sleeps.
         paper: Where to write its stack when the trainer asks.
-        outlives: Whether it goes on when its group is sent a signal: NOTE [ Group signals ].
-        arguments: For each of SHARED, those of the loaders that were there at the start, by the loader's number.
+        outlives: Whether it survives signals to its group: NOTE [ Group signals ].
+        arguments: For each name in SHARED, a dict with the arguments of the loaders that existed at the start, by the
+            loader's number.
     """
     begin(segment.trainer, outlives)
     _torch.set_worker_signal_handlers()
     if outlives:
-        outlive_signals(segment.trainer)  # again: torch has a handler for SIGTERM, too
-    gc.freeze()  # what is here by now is here to stay: see work() in loop.py
+        outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
+    gc.freeze()  # the objects that exist now live as long as the worker: see work() in loop.py
     if paper is not None:
         paper.tell()
     inherited = dict(arguments)
     arguments.clear()
-    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
+    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it too
         _CrewLoop(segment, channel, spin, worker_id, inherited).run()
     _torch.set_worker_info(None)
 
 
 class _Seat:
-    """What a worker has of one loader.
+    """A worker's part in one loader.
 
     Args:
-        worker: It.
+        worker: Makes the loader's batches.
         side: Its side of the loader's ring.
         segment: The ring's memory.
-        frozen_dataset: Sees its dataset, if the collector passes over that; None: it does not.
+        frozen_dataset: Returns the dataset if it is alive and the collector skips it; None: the collector skips none.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class _Seat:
         self._aside: tuple[Any, ...] = ()
 
     def put_aside(self) -> None:
-        """Keep what is the process's and of this loader."""
+        """Save the loader's part of the process's state."""
         self.side.turn_away()
         self._aside = (
             random.getstate(),
@@ -100,7 +101,7 @@ class _Seat:
         )
 
     def take_up(self) -> None:
-        """Have it be the process's again."""
+        """Restore what put_aside() has saved."""
         of_random, of_numpy, of_torch, info, entries = self._aside
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)
@@ -111,7 +112,7 @@ class _Seat:
         self.side.turn_to()
 
     def close(self) -> None:
-        """Leave the ring's memory."""
+        """Unmap the ring's memory."""
         self._segment.close()
 
 
@@ -126,14 +127,14 @@ class _CrewLoop:
         self._me = me
         self._hand = Hand(Board(segment.mapping, segment.workers), me, spin)
         self._inherited = inherited
-        self._entries = dict(default_collate_fn_map)  # as they are before any loader's are in there
+        self._entries = dict(default_collate_fn_map)  # the entries before any loader has added its own
         self._seats: dict[int, _Seat] = {}  # by the number of the ring
         self._sides: list[WorkerSide] = []
         self._current: _Seat | None = None
-        self._frozen_parts = 0  # loaders that have parted, whose datasets the collector has passed over since
+        self._frozen_parts = 0  # loaders that have parted since the last collection of frozen objects
 
     def run(self) -> None:
-        """Make batches, and do what messages say, until the trainer closes its end."""
+        """Make batches, and handle messages, until the trainer closes its end."""
         try:
             while True:
                 claimed = self._hand.claim(self._sides)
@@ -165,7 +166,7 @@ class _CrewLoop:
             self._current = None
 
     def _obey(self) -> bool:
-        """Do what the next message says; false where there are no more."""
+        """Handle the next message; false if the trainer has closed its end."""
         message = handed_over.receive(self._channel.socket)
         if message is None:
             return False
@@ -193,15 +194,13 @@ class _CrewLoop:
             arguments: dict[str, Any] = {}
             try:
                 arguments = self._inherited_by(token) | values.next()
-            except Exception:  # in its own workers, the process would end by that
+            except Exception:  # a worker with one loader would end with it; this one has other loaders
                 error = caught(f"in DataLoader worker process {self._me}")
         self._entries = dict(default_collate_fn_map)  # modules that were imported may have added some
         is_sound = error is None
         worker = Worker(segment, side, **arguments) if is_sound else Worker.that_cannot_begin(segment, side, error)
         frozen_dataset = None
-        if arguments.get(
-            "persists"
-        ):  # it is here to stay, and no collection is to walk through it: see work() in loop.py
+        if arguments.get("persists"):  # the dataset lives long, so the collector should skip it: see work() in loop.py
             frozen_dataset = _seen(arguments["dataset"]) if token < 0 else _forked
             gc.freeze()
         del arguments
@@ -209,13 +208,17 @@ class _CrewLoop:
         self._sides = [seat.side for seat in self._seats.values()]
 
     def _inherited_by(self, token: int) -> dict[str, Any]:
-        """What this process was started with of a loader.  It is given once, because use changes it.  -1: nothing."""
+        """The loader's arguments that this process got at its start.  Each is given once, because use changes it.
+
+        Args:
+            token: The loader's number; -1: it did not exist then.
+        """
         if token < 0:
             return {}
         return {name: self._inherited[name].pop(token) for name in SHARED}
 
     def _part(self, number: int) -> Callable[[], Any] | None:
-        """Serve a ring no longer, which is about to be closed.  Returns what sees its dataset, if that was frozen."""
+        """Stop serving a ring, because it is about to be closed; returns the seat's `frozen_dataset`."""
         seat = self._seats.pop(number, None)
         if seat is None:
             return None
@@ -229,11 +232,11 @@ class _CrewLoop:
         return seat.frozen_dataset
 
     def _collect(self, frozen_dataset: Callable[[], Any] | None) -> None:
-        """Have the dataset of a loader that is gone be gone too: it may be part of a cycle.
+        """Free the dataset of a loader that is gone.  It may be part of a cycle, so this takes a collection.
 
-        A collection that looks at frozen objects looks at all of them, also at the trainer's that were forked.  It
-        takes half a second for a million objects and copies their pages.  So it is made where the dataset lives on,
-        and otherwise after a few loaders, because a part of a dataset may be a cycle.
+        A collection of frozen objects walks through all of them, also through those that were forked with the trainer.
+        It takes half a second for a million objects, and copies their pages.  So it is made at once only if the dataset
+        is still alive.  Otherwise it is made after COLLECT_EVERY loaders, because a part of it may be in a cycle.
         """
         if frozen_dataset is None:
             gc.collect()
@@ -247,11 +250,11 @@ class _CrewLoop:
 
 
 def _forked() -> None:
-    """In place of a weak reference to a dataset that was forked: the trainer's own loader keeps it, also in here."""
+    """Stands for a weak reference to a forked dataset, which no collection frees: the trainer's own loader keeps it."""
 
 
 def _seen(dataset: Any) -> Callable[[], Any]:
-    """A weak reference to a dataset, or what says that it lives on if its class allows none."""
+    """A weak reference to a dataset; or a function that returns True, if the class allows no weak references."""
     try:
         return weakref.ref(dataset)
     except TypeError:

@@ -23,10 +23,10 @@ Fetch = Callable[[Any], Any]
 class Left(NamedTuple):
     """The place from which a stream continues."""
 
-    samples: int  # that it has given so far, to be skipped if it has no state
+    samples: int  # how many samples it has given; they are skipped if it has no state
     ended: bool  # whether it has nothing more to give
-    state: Any  # its state at that place, as state_of_stream() has it; None: it has none
-    errors: tuple[int, ...] = ()  # for each time that it raised, how many samples it had given before
+    state: Any  # its state at that place, from state_of_stream(); None: it has none
+    errors: tuple[int, ...] = ()  # for each exception, how many samples came before it
     begun: bool = True  # whether the user has any batch of it in this epoch
 
 
@@ -49,8 +49,8 @@ def fetch_from(
         auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
         collate_fn: Makes the batch.
         drop_last: Whether the last batch of a stream is dropped if it is not full.
-        writer: Has the samples' places in the slot: see in_place.py.  None: they have no places.
-        skips: Gets samples if bad ones are replaced.
+        writer: Knows the samples' places in the slot: see in_place.py.  None: they have no places.
+        skips: Gets samples, and replaces bad ones; None: bad ones raise.
         left: The place from which a stream continues; None: its beginning.
         fetched: Called when a batch's samples are there, before they are collated.
         default: Does the work of default_collate, if that is the collate function.
@@ -110,7 +110,7 @@ def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors:
         dataset, samples: The stream, and its iterator; None if it has none now.
         ended: Whether it has nothing more to give in this epoch.
         given: How many samples it has given in this epoch.
-        errors: For each time that it raised, how many samples it had given before.
+        errors: For each exception, how many samples came before it.
     """
     parts = {"dataset": dataset, "iterator": samples}
     fields = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
@@ -121,15 +121,15 @@ def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors:
 
 
 def state_at_first(left: Left) -> bytes:
-    """The state that stands for a stream before its first batch, if the stream itself has none there."""
+    """A state for a stream before its first batch.  It is used if the stream itself has none there."""
     return pickle.dumps((left.ended, left.state, (left.samples, list(left.errors))))
 
 
 def restore(dataset: Any, left: Left | None) -> None:
     """Load a stream's state: before its iter(), or instead of it if the stream has ended.
 
-    Between two epochs a stream with a set_epoch() gets no state, because set_epoch() gives it its epoch.  In the state
-    of their end, some streams (Hugging Face's) would give nothing in any later epoch.
+    Between two epochs a stream with a set_epoch() gets no state, because set_epoch() starts its next epoch.  The state
+    would be that of its end, and after loading it some streams (Hugging Face's) give nothing in any later epoch.
     """
     if left is None or left.state is None or left.state["dataset"] is None:
         return
@@ -174,7 +174,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
 
 
 def _passed_over(samples: Any, left: Left) -> Any:
-    """The same for a stream that raised, and whose user continued: an error at the same place is dropped."""
+    """pass_over() for a stream that raised, after which the user went on: an error at the same place is dropped."""
     given, errors = 0, collections.Counter(left.errors)
     while given < left.samples or errors[given]:
         try:

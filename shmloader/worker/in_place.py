@@ -99,7 +99,8 @@ def _spec(part: Any, is_announced: bool = False) -> Any:
     """The places of a sample: a tree of _Node and _Leaf, with None for parts without a place.
 
     Args:
-        is_announced: whether it comes from `row_spec`, whose tensors may be on the device "meta".
+        part: The sample, or the `row_spec`, or a part of either.
+        is_announced: Whether it comes from `row_spec`, whose tensors may be on the device "meta".
     """
     kind = type(part)
     if kind is dict:
@@ -150,7 +151,7 @@ def _put(spec: Any, sample: Any, places: Iterable[Any]) -> Any:
 
 
 def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any, Any]]) -> Any:
-    """The same for a part.  Copies are only recorded, because a source may lie in another one's place."""
+    """_put() for a part of a sample.  Copies are only recorded, because a source may lie in another one's place."""
     if spec is None:
         if isinstance(part, (torch.Tensor, numpy.ndarray)):
             raise _Unlike
@@ -284,7 +285,7 @@ class InPlace:
         return list(zip(*columns, strict=True))
 
     def _lay_like(self, sample: Any, count: int, has_others: bool = False) -> list[Any] | None:
-        """The same for samples like this one.  If this batch has other places already, they hold for the next one."""
+        """_lay() for samples like this one.  If this batch has places already, the new ones hold for the next batch."""
         self._writer.forget_places()
         self._spec = _spec_or_none(sample)
         return None if has_others else self._lay(count)
@@ -299,8 +300,7 @@ def _spec_or_none(sample: Any, is_announced: bool = False) -> Any:
 
 
 def in_place(dataset: Any, collate_fn: Any, writer: Writer, skips: Skips | None = None) -> InPlace | None:
-    """The object that fetches samples in their places; None if the dataset has no __getitem_into__, or the collate
-    function must not see places."""
+    """What fetches samples in their places; None without __getitem_into__, or if collate_fn must not see places."""
     into, spec = into_of(dataset)
     is_stock = default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn and collate_fn is default_collate
     if into is None or not is_stock:

@@ -58,12 +58,12 @@ def prefetch_of(dataset: Any) -> Prefetch | None:
 
 
 def is_torchs(dataset: Any, kind: Any) -> bool:
-    """Whether a dataset gives the samples that this wrapper of torch's gives: it, or a class that adds to it."""
+    """Whether a dataset is this wrapper of torch's, or a subclass that makes samples in the same way."""
     return isinstance(dataset, kind) and type(dataset).__getitem__ is kind.__getitem__
 
 
 def _of_several(dataset: ConcatDataset[Any]) -> Prefetch | None:
-    """The same for datasets one after another: each gets the indices that are its own, as it counts them."""
+    """prefetch_of() for a ConcatDataset: each part gets its own indices, counted from its beginning."""
     of_each = [prefetch_of(part) for part in dataset.datasets]
     if not any(of_each):
         return None
@@ -85,10 +85,10 @@ def _of_several(dataset: ConcatDataset[Any]) -> Prefetch | None:
 
 
 class LookAhead:
-    """Gives the indices of the batch at hand, and of those that follow it, to whom they help.
+    """Passes on the indices of the batch at hand, and of those that follow it.
 
     Args:
-        ring: This worker's side of it.
+        ring: This worker's side of the ring.
         give: Called once for each batch, with its sequence, its indices, its seed and the row of its first sample.
         batches: How many batches, the one at hand included; None: the default.
         auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
@@ -103,18 +103,18 @@ class LookAhead:
         self._raised: dict[int, Exception] = {}  # by the sequence whose indices were given
 
     def look(self, task: Any) -> None:
-        """Give what was not given yet.
+        """Pass on the indices that were not passed on yet.
 
         Args:
-            task: Of the batch at hand.
+            task: The task of the batch at hand.
 
         Raises:
-            Exception: What was raised when it was given the indices of this batch.
+            Exception: What `give` raised for the indices of this batch, now or earlier.
         """
         now, given = self._ring.sequence, self._given
         while given and given[0] < now:
             given.popleft()
-        if not given or given[0] > now:  # where work is stolen, a dead worker's batch comes behind later ones
+        if not given or given[0] > now:  # with stealing, a dead worker's batch may come after later ones
             given.clear()
             self._give(now, task, self._ring.seed, self._ring.row)
         if wanted := self._batches - len(given):
@@ -139,7 +139,7 @@ def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collat
     """What calls a dataset's __prefetch__; None if it has none, or if it must not be called.
 
     Args:
-        dataset: The worker's.
+        dataset: The dataset.
         ring, auto_collation: See LookAhead.
         batches: The loader's `look_ahead`.
     """

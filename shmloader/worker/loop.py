@@ -146,8 +146,8 @@ class Worker:
         self._before: bytes | None = None  # the random states before that epoch
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
-        self._error: Any = None  # why it could not begin: raised in place of the first batch
-        self._lost: Any = None  # why it has no dataset: raised in place of each batch
+        self._error: Any = None  # why it could not begin; it comes in place of the first batch
+        self._lost: Any = None  # why it has no dataset; it comes in place of each batch
         self._left: Left | None = None
         self._fresh: Any = None  # a stream's state from before it was restored; its next epoch needs it
         self._state_at_end: bytes | None = None  # the stream's
@@ -203,7 +203,7 @@ class Worker:
             self._looks.end()
 
     def take_up(self) -> None:
-        """The process turns to this loader again: NOTE [ Crew ]."""
+        """Continue with this loader, because the process turns to it again: NOTE [ Crew ]."""
         if self._looks is not None:
             self._looks.listen()
 
@@ -291,7 +291,7 @@ class Worker:
             self._ahead, self._fetch, self._error = [], None, caught(self._where)
 
     def _look_for(self, dataset: Any) -> AtHand | None:
-        """Have the dataset get indices early, and make its samples side by side, if it can and shall.
+        """Pass indices on to the dataset early, and make its samples side by side, if the options ask for that.
 
         Returns:
             What gives the samples of a task that are made side by side; None: they are made one by one.
@@ -310,7 +310,7 @@ class Worker:
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish."""
-        if self._is_over:  # tasks were under way when it ended, and some streams start again if asked once more
+        if self._is_over:  # tasks may be under way when a stream ends, and some streams would start again
             return SKIPPED
         if self._error is not None:
             # A stream that cannot be resumed raises for each task.  Otherwise the error comes once, as in torch.

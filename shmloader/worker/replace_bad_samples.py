@@ -15,7 +15,7 @@ resume.
     4. The report of replaced samples lies after the description of the batch (WorkerSide.report), and is counted when
        the batch is taken.  A batch without bad samples has report size 0.
     5. A dataset whose samples all raise must end.  So at most TRIES others are tried.
-    6. Only samples that the sampler may give are taken (trainer/replacements.py).  Workers get these indices when they
+    6. Only samples that the sampler may give are taken (trainer/sample_pool.py).  Workers get these indices when they
        start.  If they differ when an epoch begins, the workers are ended and started again.
 """
 
@@ -38,8 +38,8 @@ from shmloader.worker.random_states import mix
 TRIES = 16  # replacements: if every second sample is bad, one bad one in 65,536 finds none
 TOLD = 10  # bad samples of a batch that are reported with their errors
 _LONGEST = 4000  # characters of a traceback: its end has the exception
-_DRAWS = 64 * TRIES  # numbers of a sequence at most: in a small dataset many are equal
-_OF_INDICES = -1  # not the place of a sample, so that no sequence begins with the seed of a sample
+_DRAWS = 64 * TRIES  # how many numbers a sequence draws at most, because in a small dataset many are equal
+_OF_INDICES = -1  # no sample has this place, so no sequence begins with the seed of a sample
 
 Bad = tuple[Any, Any, str]  # the index that raised, the one that came in its place, the traceback
 
@@ -75,7 +75,7 @@ class Skips:
         """A sample of the dataset, or its replacement.
 
         Args:
-            index: Of the sample.
+            index: The sample's index.
             get: Gives a sample; None: the dataset's __getitem__.
         """
         return self._or_another(get or self._get, index)
@@ -84,7 +84,7 @@ class Skips:
         return self._dataset[index]
 
     def into(self, into: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """The same for a dataset's __getitem_into__.  The replacement overwrites a row that was half written."""
+        """sample() for a dataset's __getitem_into__.  The replacement overwrites a row that was half written."""
         return lambda index, row: self._or_another(lambda other: into(other, row), index)
 
     def samples(self, indices: Any, one_each: bool = False) -> Any:

@@ -33,10 +33,10 @@ class Runner(Protocol):
         """Wait for a sample."""
 
     def cancel(self, running: Any) -> None:
-        """The sample is not needed."""
+        """End a sample that is not needed any longer."""
 
     def close(self) -> None:
-        """End all that is under way."""
+        """End all samples under way."""
 
 
 class Threads:
@@ -47,7 +47,7 @@ class Threads:
     """
 
     def __init__(self, count: int) -> None:
-        # one thread of torch's each, as in a worker's main thread
+        # torch computes in one thread in each of them, as it does in a worker's main thread
         self._pool = ThreadPoolExecutor(count, "shmloader sample", torch.set_num_threads, (1,))
 
     def start(self, get: Get, index: Any, draws: Draws) -> Future[Any]:
@@ -72,10 +72,10 @@ def _called(get: Get, index: Any, draws: Draws) -> Any:
 
 
 class Coroutines:
-    """Runs samples on an event loop of its own, which runs while somebody waits for one of them.
+    """Runs samples on an event loop of its own.  The loop runs only while result() waits.
 
     Args:
-        dataset: Its `aclose()`, if it has one, is awaited at the end.
+        dataset: The dataset.  If it has an `aclose()`, close() awaits it.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -94,7 +94,7 @@ class Coroutines:
     def result(self, task: asyncio.Task[Any]) -> Any:
         if not task.done():
             self._run(task)
-        if task.cancelled():  # asyncio's exception for it is no Exception, and would end a worker
+        if task.cancelled():  # asyncio raises a CancelledError for it, which is no Exception and would end the worker
             raise RuntimeError(
                 f"{task.get_name()} was cancelled. Its own code did that, or a library that it called: shmloader "
                 "cancels no sample that it waits for. Look for cancel() and for scopes that time out."
@@ -103,12 +103,12 @@ class Coroutines:
 
     def cancel(self, task: asyncio.Task[Any]) -> None:
         if not task.cancel() and not task.cancelled():
-            task.exception()  # otherwise asyncio logs that nobody has asked for it
+            task.exception()  # otherwise asyncio logs that the exception was never retrieved
         else:
             task.add_done_callback(_forget)
 
     def close(self) -> None:
-        """End all that is under way.  A coroutine that goes on for PATIENCE seconds after it was cancelled is left."""
+        """Cancel all samples under way, and wait for them for PATIENCE seconds at most."""
         if self._loop.is_closed() or self._owner != os.getpid():
             return
         with contextlib.suppress(ValueError):
@@ -150,7 +150,7 @@ class Coroutines:
             self._loop.run_until_complete(task)
         except (Exception, asyncio.CancelledError):
             if not task.done():
-                raise  # otherwise it is the task's, and result() raises it
+                raise  # otherwise the exception is the task's own, and result() raises it
 
     def _stacks(self) -> str:
         """Where each sample under way waits, as faulthandler writes it."""

@@ -16,7 +16,7 @@ class Draws:
     """The generators of one sample, each made when it is first asked for.
 
     Args:
-        seed: Of the sample; None: it has none, and its draws must not come from the process's generators.
+        seed: The sample's; None: it has none, and must not draw from the process's generators either.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -50,9 +50,9 @@ def sample_generator(kind: Literal["random"]) -> random.Random: ...
 def sample_generator(kind: str = "torch") -> Any:
     """The generator of random numbers of the sample that is being made.
 
-    With `sample_seeds=True` (or `schedule="steal"`) each sample has a seed: the loader's, the epoch and the sample's
-    place in the epoch's order give it.  So draws are the same for any number of workers and threads, and after a
-    resume, in whatever order samples are made.  Called again for the same sample, it returns the same generator.
+    With `sample_seeds=True` (or `schedule="steal"`) each sample has a seed, which depends on the loader's seed, the
+    epoch and the sample's place in the epoch's order.  So the draws are the same for any number of workers and threads,
+    in whatever order samples are made, and after a resume.  A second call for one sample returns the same generator.
 
     Without seeds, and outside a loader, it is a new generator, seeded by a draw of torch's own.
 

@@ -7,13 +7,13 @@ several samples under way: those of the batch at hand, and of the next ones whos
 [ Look ahead ]).  Coroutines run on one event loop in the worker's main thread.  Threads are n.
 
     1. Rows keep their order, and the first exception in this order is the batch's.  The batch's other samples are
-       dropped.  A sample that was begun early and raised counts when its batch is made, and not before.
-    2. A worker waits for a batch only if nothing is open for it, and then nothing is under way either.  So the event
-       loop stands still only while a batch is collated and handed over.
-    3. `random`, `numpy.random` and torch's generator are one a process.  If samples drew from them here, each draw
-       would depend on which sample is quicker.  So the first sample of a worker is made alone, and compared: if it
-       has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for each batch.
-       Python's are not, because libraries draw from it: for the delay of a retry, or to be fair to who waits.
+       dropped.  If a sample that was begun early raises, its exception counts when its batch is made, and not before.
+    2. A worker sleeps only if no batch is open for it, and then no sample is under way.  So the event loop pauses only
+       while a batch is collated and published.
+    3. `random`, `numpy.random` and torch's generator exist once in a process.  If samples drew from them here, each
+       draw would depend on which sample is quicker.  So a worker makes its first sample alone, and compares the states.
+       If the sample has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for
+       each batch.  Python's are not, because libraries draw from it, for the delay of a retry for example.
     4. Draws belong to the sample (sample_generators.py): they come from its seed, in whatever thread it is made.
     5. Without workers, no index is known but those of the batch at hand.  Its coroutines run side by side, on an event
        loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
@@ -51,7 +51,7 @@ def is_asynchronous(dataset: Any) -> bool:
 
 
 def runner_for(dataset: Any, look_ahead: int | None, threads: int | None) -> Runner | None:
-    """What makes a dataset's samples side by side in a worker; None: they are made one by one."""
+    """The runner that makes a dataset's samples side by side in a worker; None: they are made one by one."""
     if threads is not None:
         return Threads(threads)
     return Coroutines(dataset) if look_ahead and is_asynchronous(dataset) else None
@@ -73,17 +73,17 @@ class SideBySide:
         self._stride = stride
         self._skips = skips
         self._begun: dict[int, list[Any]] = {}  # by sequence
-        self._is_known = False  # whether a sample has shown that it draws nothing
-        self._waiting: list[tuple[int, list[Any], int, int]] = []  # what begin() got before that
+        self._is_known = False  # whether the first sample has drawn nothing
+        self._waiting: list[tuple[int, list[Any], int, int]] = []  # arguments of begin() from before that was known
         self._drew: list[str] = []
 
     def begin(self, sequence: int, indices: list[Any], seed: int, row: int) -> None:
         """Begin the samples of a batch that is made next, or soon.
 
         Args:
-            sequence: Of the batch.
-            indices: Of its samples.
-            seed, row: Of the batch, and the place of its first sample in it.
+            sequence: The batch's.
+            indices: The indices of its samples.
+            seed, row: The batch's seed, and the place of its first sample in it.
         """
         if self._is_known:
             self._begun[sequence] = self._start(indices, seed, row)
@@ -165,12 +165,12 @@ def _drop(runner: Runner, running: list[tuple[Any, Draws]]) -> None:
 
 
 class AtHand:
-    """What makes the samples of the batch at hand from its task, for fetch_from().
+    """Makes the samples of the batch at hand from its task, for fetch_from().
 
     Args:
-        side: Makes them.
+        side: Makes samples side by side.
         auto_collation: Whether a task is the indices of a batch.
-        where: The sequence, the seed and the row of the batch at hand.
+        where: An object with the sequence, the seed and the row of the batch at hand.
     """
 
     def __init__(self, side: SideBySide, auto_collation: bool, where: Any) -> None:
@@ -194,7 +194,7 @@ class _States:
         self._torch = torch.get_rng_state()
 
     def changed(self, with_pythons: bool = False) -> list[str]:
-        """Those that have drawn since."""
+        """The generators that have drawn since."""
         found = ["random"] if with_pythons and random.getstate() != self._random else []
         now: Any = numpy.random.get_state()
         if now[2:] != self._numpy[2:] or not numpy.array_equal(now[1], self._numpy[1]):

@@ -428,7 +428,7 @@ class Graph:
         (lambda s: [Graph(s), Graph(s)], "gave a test_containers.Graph"),
         (
             lambda s: stack(s).to_sparse(),
-            "gave a torch.Tensor of layout torch.sparse_coo on cpu, which is more than its elements",
+            "gave a torch.Tensor of layout torch.sparse_coo on cpu, which has more than its elements",
         ),
         (lambda s: Lazy(s), "gave a test_containers.Lazy, whose pickle does not have its items"),
         (holding_itself, "gave an object that contains itself, or is nested more than 500 deep"),

@@ -220,15 +220,8 @@ class Templates(Respawn):
                 trial.kill(trial.random.choice(found), number)
 
 
-class Ends(Scenario):
-    """A dataset ends its worker: exits, crashes, kills itself, raises what no `except Exception` stops."""
-
-    name = "ends"
-
-    def draw(self, random: random.Random) -> Case:
-        case = super().draw(random)
-        case["misdeeds"] = {str(random.randrange(4 * case["batches"])): random.choice(list(ENDS))}
-        return case
+class OneEpoch(Scenario):
+    """One epoch of one loader; afterwards nothing of it is left."""
 
     def inside(self, trial: Inside) -> None:
         trial.count()
@@ -238,6 +231,17 @@ class Ends(Scenario):
             loader.close()
         del loader
         trial.count_again()
+
+
+class Ends(OneEpoch):
+    """A dataset ends its worker: exits, crashes, kills itself, raises what no `except Exception` stops."""
+
+    name = "ends"
+
+    def draw(self, random: random.Random) -> Case:
+        case = super().draw(random)
+        case["misdeeds"] = {str(random.randrange(4 * case["batches"])): random.choice(list(ENDS))}
+        return case
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         return self.judge_end(outcome) or judge_epoch(outcome.epochs()[0], expected[0], 0, LOST)
@@ -300,7 +304,7 @@ class EndsWhileStopped(Scenario):
         return self.judge_end(outcome, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
 
 
-class Timeouts(Scenario):
+class Timeouts(OneEpoch):
     """A sample never comes: an error after the timeout, and another worker in its place, with the others' batches."""
 
     name = "timeouts"
@@ -311,15 +315,6 @@ class Timeouts(Scenario):
         case["misdeeds"] = {str(random.randrange(4 * case["batches"])): random.choice(["hang", "hang in C"])}
         case["timeout"] = 2
         return case
-
-    def inside(self, trial: Inside) -> None:
-        trial.count()
-        loader = trial.loader()
-        trial.epoch(loader, 0)
-        if trial.ours:
-            loader.close()
-        del loader
-        trial.count_again()
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         error = re.compile("timed out after 2")

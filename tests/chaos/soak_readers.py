@@ -179,10 +179,10 @@ class Process:
         count = 0
         with contextlib.suppress(EOFError, ConnectionError):
             while count < BATCHES and self.heard.poll():
-                said = self.heard.recv()
-                if said is None:
+                message = self.heard.recv()
+                if message is None:
                     return count, True
-                epoch, at, found = said
+                epoch, at, found = message
                 if follows and self.place not in (None, (epoch, at)):
                     raise SystemExit(f"batch {at} of epoch {epoch} came in place of {self.place}")
                 if expected[epoch][at] != found:

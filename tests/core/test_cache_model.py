@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from model.cache_model import FINAL, FREE, MUTANTS, ONCE, ONE_WRITER, PROPERTIES, WHOLE, Cache
-from model.explore import explore
+from model.checks import ModelChecks
 
 TWO: dict[str, Any] = {"wants": ((0, 1), (1, 0))}
 APART: dict[str, Any] = TWO | {"homes": (0, 1)}
@@ -47,19 +46,10 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SOUND]
-)
-def test_table_is_sound(name: str) -> None:
-    found = explore(Cache(**SOUND[name]))
-    assert not found.violated, "\n".join([found.violated, *found.trace])
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutant_is_caught(mutant: str) -> None:
-    options, violated = CAUGHT[mutant]
-    assert explore(Cache(**options, mutant=mutant)).violated == violated
-
-
-def test_each_property_catches_a_mutant() -> None:
-    assert {violated for _, violated in CAUGHT.values()} == set(PROPERTIES)
+class TestCacheTable(ModelChecks):
+    model = Cache
+    sound = SOUND
+    large = LONG
+    mutants = MUTANTS
+    caught = CAUGHT
+    promises = PROPERTIES

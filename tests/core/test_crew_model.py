@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from model.checks import ModelChecks
 from model.crew_model import AFTER_CLOSE, ANY, HEARS, MUTANTS, Crew
-from model.explore import explore
 from model.promises import NO_DEADLOCK, NO_IDLER
 
 ALONE: dict[str, Any] = {"owners": ((0, 0), (0, 0)), "workers": 1}
@@ -39,16 +38,11 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in SOUND]
-)
-def test_it_is_sound(name: str) -> None:
-    found = explore(Crew(**SOUND[name]))
-    assert not found.violated, "\n".join([found.violated, *found.trace])
-    assert found.states > 100
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutant_is_caught(mutant: str) -> None:
-    options, violated = CAUGHT[mutant]
-    assert explore(Crew(**options, mutant=mutant)).violated == violated
+class TestCrew(ModelChecks):
+    model = Crew
+    sound = SOUND
+    large = LARGE
+    mutants = MUTANTS
+    caught = CAUGHT
+    promises = (AFTER_CLOSE, HEARS, NO_DEADLOCK, NO_IDLER)
+    fewest_states = 101

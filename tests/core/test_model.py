@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from model.explore import explore
+from model.checks import ModelChecks
 from model.promises import (
     BOOKS,
     DRAWN,
@@ -184,19 +183,10 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in SOUND]
-)
-def test_protocol_is_sound(name: str) -> None:
-    found = explore(Ring(**SOUND[name]))
-    assert not found.violated, "\n".join([found.violated, *found.trace])
-
-
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutant_is_caught(mutant: str) -> None:
-    options, violated = CAUGHT[mutant]
-    assert explore(Ring(**options, mutant=mutant)).violated == violated
-
-
-def test_each_property_catches_a_mutant() -> None:
-    assert {violated for _, violated in CAUGHT.values()} == set(PROPERTIES)
+class TestRing(ModelChecks):
+    model = Ring
+    sound = SOUND
+    large = LARGE
+    mutants = MUTANTS
+    caught = CAUGHT
+    promises = PROPERTIES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from model.explore import explore
+from model.checks import ModelChecks
 from model.streams_model import ALIVE, MAPPED, MUTANTS, PROPERTIES, UNTOUCHED, Streams
 
 SOUND: dict[str, dict[str, Any]] = {
@@ -28,23 +27,13 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "unmapped without a wait": ({"closes": True, "hidden": True}, MAPPED),
 }
 
-
-LARGEST = "out of sight, closed at any time"
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == LARGEST else name for name in SOUND]
-)
-def test_watching_is_sound(name: str) -> None:
-    found = explore(Streams(**SOUND[name]))
-    assert not found.violated, "\n".join([found.violated, *found.trace])
+LARGE = ("out of sight, closed at any time",)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_mutant_is_caught(mutant: str) -> None:
-    options, violated = CAUGHT[mutant]
-    assert explore(Streams(**options, mutant=mutant)).violated == violated
-
-
-def test_each_property_catches_a_mutant() -> None:
-    assert {violated for _, violated in CAUGHT.values()} == set(PROPERTIES)
+class TestStreams(ModelChecks):
+    model = Streams
+    sound = SOUND
+    large = LARGE
+    mutants = MUTANTS
+    caught = CAUGHT
+    promises = PROPERTIES

@@ -210,7 +210,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("urls", "why"),
     [
         ([], "names no shard. Name one at least"),
-        ("{x}.tar", "has braces that are no range"),
+        ("{x}.tar", "has braces that are no range and no list"),
         ("{0..1.tar", "has a brace that is not closed"),
         ("pipe:cat 0.tar", "is a command, and its output can only be read in order"),
         ("/tmp", "is a folder. Name the shards in it, such as /tmp/"),

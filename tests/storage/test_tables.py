@@ -97,7 +97,7 @@ def test_prefetch(tmp_path: Path) -> None:
     assert [dataset[at]["label"] for at in (0, 29, 7)] == [0, 29, 7]
 
 
-def test_parquet_from_afar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -130,7 +130,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     os.unlink(tmp_path / "1.parquet")
     with pytest.raises(FileNotFoundError, match=r"1\.parquet is gone"):
         dataset[25]
-    with pytest.raises(ValueError, match=r"0\.arrow is an Arrow file, and these are mapped"):
+    with pytest.raises(ValueError, match=r"0\.arrow is a remote Arrow file\. Arrow files are mapped"):
         len(shmloader.Shards("memory://none/0.arrow") if _made_in_memory() else [])
 
 

@@ -176,7 +176,7 @@ def test_joined_archives_warn(tmp_path: Path) -> None:
     one, other = (write(tmp_path / f"{k}.tar", [(f"{k}.jpg", b"x")]) for k in range(2))
     path = tmp_path / "both.tar"
     path.write_bytes(Path(one).read_bytes() + Path(other).read_bytes())
-    with pytest.warns(RuntimeWarning, match=r"both\.tar goes on behind its end at byte 1,024.*tar --concatenate"):
+    with pytest.warns(RuntimeWarning, match=r"both\.tar has more bytes after its end at byte 1,024.*tar --concatenate"):
         assert ours(str(path)) == samples_of(path)
 
 

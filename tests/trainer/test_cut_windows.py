@@ -43,7 +43,7 @@ def test_each_row_is_made_once_by_a_worker_that_gets_no_more_than_its_share(
     for seed in range(5):
         places_of = at_random(places, seed=seed)
         cut = windows.cut(places_of, [0] * workers)
-        windows.had = cut.had
+        windows.recent = cut.recent
         assert all(rows_of(cut, batch) in (list(range(64)), []) for batch in range(4))
         whole = [task.batch for task in cut.tasks if task.rows is None]
         assert all([task.batch for task in cut.tasks].count(batch) == 1 for batch in whole)
@@ -61,7 +61,7 @@ def test_a_place_is_opened_once_in_a_window(workers: int) -> None:
     for seed in range(10):
         places_of = at_random(20, seed=seed)
         cut = windows.cut(places_of, [0] * workers)
-        windows.had = cut.had
+        windows.recent = cut.recent
         count += sum(map(len, opened(cut, places_of, workers)))
     assert count <= 10 * (20 + workers)  # at most one place for each worker is cut apart for the sake of the shares
 
@@ -69,7 +69,7 @@ def test_a_place_is_opened_once_in_a_window(workers: int) -> None:
 def test_a_worker_gets_the_places_it_had_and_begins_with_the_latest() -> None:
     windows = Windows(2, 512, None)
     first = windows.cut(at_random(20), [0, 0])
-    windows.had = first.had
+    windows.recent = first.recent
     places_of = at_random(20, seed=1)
     before, after = opened(first, at_random(20), 2), opened(windows.cut(places_of, [0, 0]), places_of, 2)
     for worker in range(2):

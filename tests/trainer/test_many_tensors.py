@@ -96,7 +96,7 @@ def test_a_tensor_that_is_gone_before_its_worker_opens_it(replaced: bool) -> Non
     else:
         os.close(fd)
     before = descriptors()
-    why = "another file has its descriptor's number now" if replaced else "No such file or directory"
+    why = "that descriptor's number belongs to another file now" if replaced else "No such file or directory"
     with pytest.raises((OSError, ValueError), match=f"cannot open a tensor of the dataset, .*: {why}.*as one tensor"):
         Places(os.getpid(), 0, named, given)[0]
     assert descriptors() == before

@@ -1,4 +1,4 @@
-"""`shmloader index`: lists shards, and says what is in them and where the index is."""
+"""`shmloader index`: lists shards, and prints how many samples they have and where the index is."""
 
 from __future__ import annotations
 

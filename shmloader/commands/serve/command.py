@@ -46,8 +46,9 @@ def run(given: argparse.Namespace) -> int:
     from shmloader.readers.server import serve
 
     loader = _made(given.loader)
-    # The kernel ends this process: nothing of it has a name, its workers follow it, and readers see that it is gone.  A
-    # handler in Python would wait for the next batch, which never comes while nobody reads.
+    # A signal ends this process without a handler.  That is safe: nothing that it owns has a name, its workers follow
+    # it, and readers notice that it is gone.  A Python handler would run only after the next batch, which never comes
+    # while nobody reads.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
@@ -62,6 +63,6 @@ def run(given: argparse.Namespace) -> int:
 def _made(named: str) -> Any:
     module, _, function = named.partition(":")
     if not module or not function:
-        raise SystemExit(f"shmloader serve: {named!r} names no function: write MODULE:FUNCTION, such as data:loader")
+        raise SystemExit(f"shmloader serve: {named!r} names no function. Write MODULE:FUNCTION, such as data:loader.")
     sys.path.insert(0, os.getcwd())
     return getattr(importlib.import_module(module), function)()

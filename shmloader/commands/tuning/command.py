@@ -102,11 +102,11 @@ def run(given: argparse.Namespace) -> int:
 
 
 def find(name: str) -> Any:
-    """What "module:function" names, the working directory's modules included.
+    """The function that "module:function" names; the module may be in the working directory.
 
     Raises:
-        ValueError: It has no colon, or what it names cannot be called.
-        ImportError, AttributeError: There is none.
+        ValueError: The name has no colon, or names something that cannot be called.
+        ImportError, AttributeError: There is no such module or function.
     """
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -122,7 +122,7 @@ def find(name: str) -> Any:
 
 
 def _in_colours(found: Tuning) -> bool:
-    """Print with rich, on a terminal; false where that is not to be had."""
+    """Print with rich; false if rich is not installed or the output is no terminal."""
     if not sys.stdout.isatty():
         return False
     try:

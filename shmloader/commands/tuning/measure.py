@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-# Not first in a measurement: Ctrl-C is lost while NumPy loads this, because Cython's modules drop such errors.
+# Imported here and not in a measurement: while NumPy loads this module, Cython drops exceptions, and Ctrl-C is lost.
 from numpy.random import default_rng
 from torch.utils.data import IterableDataset
 
@@ -38,7 +38,7 @@ class Measure:
         consumer: Called with each batch.
         memory: Records the memory of each loader.
         first_budget: max_ring_bytes of the first measurement, when the size of a batch is not known.
-        end: When all measurements must end, by the monotonic clock.  One that is running then counts as it is.
+        end: When all measurements must end, by the monotonic clock.  A measurement that runs then counts up to there.
     """
 
     def __init__(
@@ -195,11 +195,11 @@ def endless(dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Endless:
-    """A sampler that goes on where it was."""
+    """A sampler that continues where it was when it is iterated again."""
 
     def __init__(self, places: Iterator[Any], batch_size: int | None) -> None:
         self._places = places
-        self.batch_size = batch_size  # by which a loader knows how many chunks a batch has
+        self.batch_size = batch_size  # a loader computes from it how many chunks a batch has
 
     def __iter__(self) -> Iterator[Any]:
         return self._places
@@ -219,7 +219,7 @@ def _order(length: int, shuffle: bool) -> Iterator[int]:
     """Indices below `length`, again and again."""
     if length <= 0:
         raise ValueError("the dataset is empty, so there is nothing to measure.")
-    draws = default_rng(0)  # of ours alone
+    draws = default_rng(0)  # our own generator, so that the user's generators stay as they are
     while True:
         if not shuffle:
             yield from range(length)
@@ -234,7 +234,7 @@ def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
 
     Args:
         loader: Ours or torch's.
-        others: Options that are to take the place of its own.
+        others: Names of options that the caller gives itself, and that are left out here.
     """
     names = [
         *("collate_fn", "pin_memory", "pin_memory_device", "drop_last", "timeout", "worker_init_fn", "generator"),
@@ -255,5 +255,5 @@ def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
 
 
 def sleeper(step_s: float) -> Callable[[Any], None]:
-    """A consumer that takes so many seconds a batch, and no core."""
+    """A consumer that sleeps this many seconds for each batch."""
     return (lambda batch: time.sleep(step_s)) if step_s else (lambda batch: None)

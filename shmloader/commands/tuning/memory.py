@@ -12,7 +12,7 @@ from shmloader.device.pinning import IN_TRANSIT
 from shmloader.options import Options
 from shmloader.ring.geometry import FIRST_COMMIT
 from shmloader.system.processes import own_bytes
-from shmloader.trainer.schedule import AHEAD_BYTES, schedule_of
+from shmloader.trainer.schedule import FURTHER_BYTES, schedule_of
 
 
 class Memory:
@@ -51,6 +51,6 @@ def slots_of(loader: Any, slot_bytes: int) -> int:
     """How many slots of this size a loader's ring may fill (see _Further in trainer/schedule.py)."""
     options = Options.of(loader)
     size = schedule_of(loader, options).size
-    batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
+    batches = min(max(size.at_first, FURTHER_BYTES // max(1, slot_bytes)), size.batches)
     spare = options.spare_slots
     return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader, options) is not None else 0))

@@ -68,7 +68,6 @@ def tune(
             varied.  `shuffle` is True by default.
 
     Returns:
-        The table, the pick, and notes; see `Tuning`.
         The table, the pick, and what was not measured; see `Tuning`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""NOTE [ Cache table model ]: the table of kept pictures, of which NOTE [ Cache table ] in atomics.h has the argument.
+"""NOTE [ Cache table ]: the table of kept pictures, of which NOTE [ Cache table ] in atomics.h has the argument.
 
 Processes look for pictures, keep those that are not there, and may be killed between any two steps.  What follows a
 killed process may have its pid.  A process may be taken for dead though it lives, because its pid is of a namespace

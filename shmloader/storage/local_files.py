@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from shmloader.storage.make_index import local_stamp
 
-__all__ = ["NearFiles", "changed", "gone", "short"]
+__all__ = ["LocalFiles", "changed", "gone", "short"]
 
 
 class _Descriptor:
-    """A descriptor that is closed when nobody has it: a thread may read by it when another one drops it."""
+    """A descriptor that closes when its last user drops it, because one thread may drop it while another one reads."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -25,8 +25,8 @@ class _Descriptor:
             os.close(self.fd)
 
 
-class NearFiles:
-    """Reads parts of files.  A forked child goes on with its parent's descriptors: reads have a place of their own.
+class LocalFiles:
+    """Reads parts of files.  A forked child may share its parent's descriptors, because pread() moves no position.
 
     Args:
         most: How many files are open at a time.
@@ -42,16 +42,16 @@ class NearFiles:
         """A part of a file.
 
         Args:
-            path: Of the file.
-            place, size: Of the part, in bytes.
-            stamp: What local_stamp() should say of the file when it is opened.
+            path: The file.
+            place, size: Where the part begins, and its length, in bytes.
+            stamp: The local_stamp() that the file must have when it is opened.
 
         Raises:
-            FileNotFoundError, RuntimeError: It is not there, or has changed; see gone() and changed().
+            FileNotFoundError, RuntimeError: The file is gone, or has changed; see gone() and changed().
         """
         file = self._file(path, stamp)
         data = os.pread(file.fd, size, place)
-        while len(data) < size:  # Linux reads 2 GB at a time
+        while len(data) < size:  # one call of Linux reads 2 GB at most
             more = os.pread(file.fd, size - len(data), place + len(data))
             if not more:
                 raise short(path, place, size, len(data))
@@ -64,7 +64,7 @@ class NearFiles:
             os.posix_fadvise(self._file(path, stamp).fd, place, size, os.POSIX_FADV_WILLNEED)
 
     def _file(self, path: str, stamp: str) -> _Descriptor:
-        if self._pid != os.getpid():  # the lock may be held by a thread that this process does not have
+        if self._pid != os.getpid():  # a fork: a thread of the parent may have held the lock
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             found = self._open.get(path)
@@ -83,29 +83,29 @@ class NearFiles:
                 self._open.popitem(last=False)
         return file
 
-    def __reduce__(self) -> tuple[type[NearFiles], tuple[int]]:
-        return NearFiles, (self._most,)
+    def __reduce__(self) -> tuple[type[LocalFiles], tuple[int]]:
+        return LocalFiles, (self._most,)
 
 
 def gone(shard: str) -> FileNotFoundError:
-    """The error of a shard that its index knows and that is not there."""
+    """The error for a shard that is in the index and does not exist."""
     return FileNotFoundError(
-        f"{shard} is gone. The index of the shards has it, so it was there when the dataset was made. "
+        f"{shard} is gone. It is in the index, so it was there when the index was made. "
         "Put it back, or make the dataset again without it"
     )
 
 
 def changed(shard: str) -> RuntimeError:
-    """The error of a shard that is another one than its index says."""
+    """The error for a shard that has changed since its index was made."""
     return RuntimeError(
-        f"{shard} has changed since its index was made, so places in the index are wrong. Size and time have to stay "
-        "as they were. Make the dataset again, or run `shmloader index --rebuild` on its shards"
+        f"{shard} has changed since its index was made, so places in the index are wrong. Its size and time must stay "
+        "the same. Make the dataset again, or run `shmloader index --rebuild` on its shards"
     )
 
 
 def short(shard: str, place: int, size: int, got: int) -> OSError:
-    """The error of a read that gave less than it was asked for."""
+    """The error for a read that returned too few bytes."""
     return OSError(
-        f"{shard} gave {got:,} of {size:,} bytes at byte {place:,}. The index says that they are there, so the shard "
-        "was cut off, or the answer was. Look at the shard, or copy it again"
+        f"{shard} gave {got:,} of {size:,} bytes at byte {place:,}. According to the index it has them all, so the "
+        "shard was cut off, or the answer was. Look at the shard, or copy it again"
     )

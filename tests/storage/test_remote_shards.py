@@ -90,7 +90,7 @@ class Synchronous(Slow, AbstractFileSystem):  # type: ignore[misc]
 
 
 @pytest.fixture(params=["slowasync", "slowsync"])
-def far(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def remote(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Two archives, as a pattern names them from afar."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(Slow, "root", str(tmp_path))
@@ -130,58 +130,58 @@ def without_url(sample: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sample.items() if key != "__url__"}
 
 
-def test_samples(far: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(far)
+def test_samples(remote: str, tmp_path: Path) -> None:
+    dataset = shmloader.Shards(remote)
     assert [without_url(dataset[at]) for at in range(len(dataset))] == expected(tmp_path)
-    assert dataset[39]["__url__"] == far.replace("*", "1")
+    assert dataset[39]["__url__"] == remote.replace("*", "1")
     assert Path(dataset.index_path).parent == tmp_path / "cache" / "shmloader"
     before = Slow.requests
-    assert len(shmloader.Shards(far)) == 40 and Slow.requests == before  # an index that is there asks for nothing
+    assert len(shmloader.Shards(remote)) == 40 and Slow.requests == before  # an index that is there asks for nothing
 
 
-def test_no_thread_is_left_before_a_fork(far: str) -> None:
+def test_no_thread_is_left_before_a_fork(remote: str) -> None:
     before = threading.active_count()
-    assert len(shmloader.Shards(far)) == 40
+    assert len(shmloader.Shards(remote)) == 40
     assert threading.active_count() == before
 
 
-def test_an_index_within_a_running_event_loop(far: str) -> None:
+def test_an_index_within_a_running_event_loop(remote: str) -> None:
     async def in_a_notebook() -> int:
-        return len(shmloader.Shards(far))
+        return len(shmloader.Shards(remote))
 
     assert asyncio.run(in_a_notebook()) == 40
 
 
 @pytest.mark.parametrize("step", [1 << 10, 1 << 16])
-def test_an_index_read_in_steps(far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_an_index_read_in_steps(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     from shmloader.storage import tar_listing
 
     write(tmp_path / "1.tar", [("big.bin", bytes(300_000)), ("big.cls", b"1"), *photographs(5), ("last.bin", b"")])
     monkeypatch.setattr(tar_listing, "_FIRST", step)
     monkeypatch.setattr(tar_listing, "_STEP", 4 * step)
-    dataset = shmloader.Shards(far)
+    dataset = shmloader.Shards(remote)
     assert [without_url(dataset[at]) for at in range(len(dataset))] == expected(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [700, 5000, 50_100])
-def test_cut_off(far: str, tmp_path: Path, cut: int) -> None:
+def test_cut_off(remote: str, tmp_path: Path, cut: int) -> None:
     whole = (tmp_path / "1.tar").read_bytes()
     (tmp_path / "1.tar").write_bytes(whole[:cut])
     with pytest.raises(ValueError, match=r"1\.tar (is cut off|is no tar)"):
-        len(shmloader.Shards(far))
+        len(shmloader.Shards(remote))
 
 
-def test_batches_of_workers(far: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(far)
+def test_batches_of_workers(remote: str, tmp_path: Path) -> None:
+    dataset = shmloader.Shards(remote)
     loader = shmloader.DataLoader(dataset, 6, shuffle=True, num_workers=2, multiprocessing_context="fork")
     for _ in range(2):
         found = {key: jpg for batch in loader for key, jpg in zip(batch["__key__"], batch["jpg"], strict=True)}
         assert found == {sample["__key__"]: sample["jpg"] for sample in expected(tmp_path)}
 
 
-def test_a_dataset_that_was_used_before_the_fork(far: str, tmp_path: Path) -> None:
+def test_a_dataset_that_was_used_before_the_fork(remote: str, tmp_path: Path) -> None:
     """fsspec refuses a file system that was inherited by fork, and threads are not inherited."""
-    dataset = shmloader.Shards(far)
+    dataset = shmloader.Shards(remote)
     dataset.__prefetch__(range(10))
     assert without_url(dataset[3]) == expected(tmp_path)[3]
     context = multiprocessing.get_context("fork")
@@ -202,8 +202,8 @@ def test_a_dataset_that_was_used_before_the_fork(far: str, tmp_path: Path) -> No
     samples.close()
 
 
-def test_reads_under_way(far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = shmloader.Shards(far)
+def test_reads_under_way(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = shmloader.Shards(remote)
     assert len(dataset) == 40
     monkeypatch.setattr(Slow, "lag", 0.05)
     Slow.most_under_way = 0
@@ -215,8 +215,8 @@ def test_reads_under_way(far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     del dataset
 
 
-def test_reads_under_way_are_bounded(far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = shmloader.Shards(far, prefetch_bytes=400)
+def test_reads_under_way_are_bounded(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = shmloader.Shards(remote, prefetch_bytes=400)
     assert len(dataset) == 40
     monkeypatch.setattr(Slow, "lag", 0.02)
     Slow.most_under_way = 0
@@ -229,18 +229,18 @@ def test_reads_under_way_are_bounded(far: str, tmp_path: Path, monkeypatch: pyte
     assert Slow.most_under_way <= 4
 
 
-def test_a_shard_is_looked_at_once(far: str) -> None:
-    dataset = shmloader.Shards(far)
+def test_a_shard_is_looked_at_once(remote: str) -> None:
+    dataset = shmloader.Shards(remote)
     assert len(dataset) == 40
     looked: list[str] = []
     Slow.fail = lambda method, name: looked.append(name) if method == "info" else None
     dataset.__prefetch__(range(40))
     for at in range(40):
         dataset[at]
-    assert len(looked) == (2 if far.startswith("slowasync") else 0)  # the other one does not count
+    assert len(looked) == (2 if remote.startswith("slowasync") else 0)  # the other one does not count
 
 
-def test_ctrl_c_ends_the_making_of_an_index(far: str) -> None:
+def test_ctrl_c_ends_the_making_of_an_index(remote: str) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -248,21 +248,21 @@ def test_ctrl_c_ends_the_making_of_an_index(far: str) -> None:
         if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 1:  # otherwise each call would put it off
             signal.setitimer(signal.ITIMER_REAL, 0.05)
 
-    if far.startswith("slowasync"):  # a call of the other one cannot be ended
+    if remote.startswith("slowasync"):  # a call of the other one cannot be ended
         Slow.lag = 10_000
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         Slow.fail = lambda method, name: alarm() if method == "cat" else None
         with pytest.raises(KeyboardInterrupt):
             for _ in range(100_000):
-                shmloader.Shards(far).make_index()
+                shmloader.Shards(remote).make_index()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_failed_early_read_is_read_again(far: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(far)
+def test_a_failed_early_read_is_read_again(remote: str, tmp_path: Path) -> None:
+    dataset = shmloader.Shards(remote)
     assert dataset[0] and dataset[20]
     failures = []
 
@@ -281,8 +281,8 @@ def test_a_failed_early_read_is_read_again(far: str, tmp_path: Path) -> None:
         dataset[6]
 
 
-def test_shards_that_change_vanish_or_are_cut(far: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(far)
+def test_shards_that_change_vanish_or_are_cut(remote: str, tmp_path: Path) -> None:
+    dataset = shmloader.Shards(remote)
     assert len(dataset) == 40
     whole = (tmp_path / "1.tar").read_bytes()
     write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
@@ -296,21 +296,21 @@ def test_shards_that_change_vanish_or_are_cut(far: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"1\.tar is gone"):
         dataset[30]
     with pytest.raises(FileNotFoundError, match=r"2\.tar is not there\. It is shard 2 of 3"):
-        len(shmloader.Shards([f"{far[:-5]}{k}.tar" for k in (0, 0, 2)]))
+        len(shmloader.Shards([f"{remote[:-5]}{k}.tar" for k in (0, 0, 2)]))
 
 
-def test_an_index_that_is_made_again(far: str, tmp_path: Path) -> None:
-    assert len(shmloader.Shards(far)) == 40
+def test_an_index_that_is_made_again(remote: str, tmp_path: Path) -> None:
+    assert len(shmloader.Shards(remote)) == 40
     write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
-    shmloader.Shards(far).make_index()
-    dataset = shmloader.Shards(far)
+    shmloader.Shards(remote).make_index()
+    dataset = shmloader.Shards(remote)
     assert len(dataset) == 21 and dataset[0]["jpg"] == bytes(9000)
 
 
-def test_a_list_of_wids_from_afar(far: str, tmp_path: Path) -> None:
+def test_a_remote_list_of_wids(remote: str, tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"shardlist": [{"url": "1.tar", "nsamples": 20}]}')
-    dataset = shmloader.Shards(far.replace("*.tar", "train.json"))
-    assert len(dataset) == 20 and dataset.urls == [far.replace("*", "1")]
+    dataset = shmloader.Shards(remote.replace("*.tar", "train.json"))
+    assert len(dataset) == 20 and dataset.urls == [remote.replace("*", "1")]
 
 
 def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ class Pictures(shmloader.Shards):
 
 
 @pytest.fixture
-def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an archive."""
     pytest.importorskip("aiohttp", reason="pip install aiohttp")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -57,8 +57,8 @@ def spoil(tmp_path: Path, index: int, fault: str) -> None:
     ("fault", "says"),
     [(FAIL, "500"), (CUT, "ClientPayloadError|payload|gave"), (HANG, "Timeout")],
 )
-def test_its_batch_raises(fault: str, says: str, depth: int, far: str, tmp_path: Path) -> None:
-    dataset = pictures(far, tmp_path)
+def test_its_batch_raises(fault: str, says: str, depth: int, remote: str, tmp_path: Path) -> None:
+    dataset = pictures(remote, tmp_path)
     spoil(tmp_path, 13, fault)
     whole, raised = [], []
     with loader(dataset, look_ahead=depth) as ours:
@@ -76,8 +76,8 @@ def test_its_batch_raises(fault: str, says: str, depth: int, far: str, tmp_path:
 
 
 @pytest.mark.parametrize("fault", [FAIL, CUT])
-def test_it_is_replaced(fault: str, far: str, tmp_path: Path) -> None:
-    dataset = pictures(far, tmp_path)
+def test_it_is_replaced(fault: str, remote: str, tmp_path: Path) -> None:
+    dataset = pictures(remote, tmp_path)
     spoil(tmp_path, 13, fault)
     found = []
     for depth in (0, 4):
@@ -88,8 +88,8 @@ def test_it_is_replaced(fault: str, far: str, tmp_path: Path) -> None:
     assert_same(*found)
 
 
-def test_equal_batches_at_any_depth(far: str, tmp_path: Path) -> None:
-    dataset, found = pictures(far, tmp_path), []
+def test_equal_batches_at_any_depth(remote: str, tmp_path: Path) -> None:
+    dataset, found = pictures(remote, tmp_path), []
     for depth in (0, 1, 2, 4):
         with loader(dataset, look_ahead=depth, shuffle=True) as ours:
             seed_all()

@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 import shmloader
-from shmloader.trainer.replacements import pool_of
+from shmloader.trainer.sample_pool import pool_of
 
 LENGTH, PART = 1000, range(100, 200)
 

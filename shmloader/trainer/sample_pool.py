@@ -25,7 +25,7 @@ _COLLECTIONS = (
     *(collections.deque, array.array, numpy.ndarray, torch.Tensor),
 )
 _given: weakref.WeakKeyDictionary[Any, Sequence[int]] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
-_WITHIN = ("sampler", "batch_sampler", "_sampler")  # how samplers, and what lists their samples, call what they wrap
+_WITHIN = ("sampler", "batch_sampler", "_sampler")  # attributes in which samplers, and lists of samples, keep a sampler
 
 
 def pool_of(loader: Any) -> Sequence[int]:
@@ -54,13 +54,13 @@ def pool_of(loader: Any) -> Sequence[int]:
 
 
 def given_pool(loader: Any) -> Sequence[int]:
-    """The same, and remember it for the workers that start now."""
+    """pool_of(loader), recorded as the pool of the workers that start now."""
     pool = _given[loader] = pool_of(loader)
     return pool
 
 
 def end_workers_of_another_pool(loader: Any) -> None:
-    """End persistent workers if the sampler gives other samples than when they started, because they have the old."""
+    """End persistent workers if the sampler now gives other samples, because they still have the old pool."""
     given = _given.get(loader)
     if given is None or loader._iterator is None or _same(given, pool_of(loader)):
         return
@@ -94,7 +94,7 @@ def _source(sampler: Any) -> Any:
 
 
 def _within(sampler: Any) -> Any:
-    """The sampler that a sampler wraps, or that it has the samples of listed (as Lightning does, to deal them out)."""
+    """The sampler inside a sampler, or inside the object whose length the sampler uses, as Lightning wraps them."""
     for holder in (sampler, _source(sampler)):
         for name in _WITHIN:
             if (found := getattr(holder, name, None)) is not None:
@@ -120,7 +120,7 @@ def _indices(given: Any) -> Any:
 
 
 def _array(given: Any) -> Any:
-    """None if the batches have different sizes."""
+    """The indices as an array; None if the batches have different sizes."""
     try:
         return numpy.asarray(given)
     except ValueError:
