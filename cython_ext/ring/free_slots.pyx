@@ -103,7 +103,7 @@ cdef class Slots:
         self.lending[payload].since = 0
 
     cdef void give_back(self, int payload) noexcept:
-        """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ]."""
+        """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ] in delivery.py."""
         cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
         if self.reader:
             self.let_go(payload)

@@ -115,7 +115,7 @@ cdef class OpeningSide(Ring):
                 and (self.readers is None or self.readers.have_room(chunks, self.batches)))
 
     cdef bint may_open(self) noexcept:
-        """Whether another batch can be opened, if other processes read too: NOTE [ Readers ], 1."""
+        """Whether another batch can be opened, if other processes read too: NOTE [ Readers ] in readers.pxd, 1."""
         if self.under_way >= self.most:
             return False
         self.wants_room = not self.readers.have_room(1, self.most)

@@ -7,7 +7,8 @@ The ring has two arrays:
 
     entries    R of them.  Each has the word of one sequence (atomics.h) and an area for the task and for the worker's
                description of the batch.  Sequence s lives in entry s % R, and sequence s + R after it.
-    payloads   Slots for the bytes of batches.  An entry names the payload that its sequence fills.
+    payloads   The memory for the bytes of batches.  An entry names the payload that its sequence fills.  In the
+               documentation for users, payloads are the *slots*.
 
 A batch is one sequence.  The word of the sequence has its state:
 
@@ -37,7 +38,8 @@ chunk, and describes them in the entry of its own sequence.  The trainer opens t
 all of them, and takes the batch when all are READY.
 
 With `in_order=False`, a slow batch must not hold up the others.  So the trainer takes the lowest sequence that is
-READY, and opens the next one whose entry is free: it leaves out the sequences of entries in use.  Workers cannot walk
+READY.  If an entry is still in use when its next sequence should be opened, that sequence is left out, and never used.
+Workers cannot walk
 then; both sides search all entries instead (lowest()).
 
 A batch that is handed out keeps its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
@@ -47,8 +49,9 @@ to die.
 
 If a worker holds on to a payload (its collate function keeps what it returned), the batch is KEPT.  The trainer copies
 it out, takes a payload from the reserve instead, and does not use the kept one while that worker lives.  From then on,
-the worker no longer collates into slots, so it keeps one payload at most, and the reserve is one payload a worker.  A
-batch in chunks is KEPT if any chunk is, and its payload is left alone while any of those workers lives.
+the worker no longer collates into payloads.  So it keeps one payload at most, and one payload in reserve for each
+worker is enough.  A batch in chunks is KEPT if any chunk is, and its payload is left alone while any of those workers
+lives.
 
 A worker may die anywhere.  One CAS both claims a sequence and records the claimer, and one CAS both publishes it and
 lets go of it.  So the sequences that a dead worker held are those whose CLAIMED names it.  The trainer reaps the
@@ -59,20 +62,22 @@ process, which can then write nothing more, and revokes its claims:
 Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.
 OPEN names the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
 The other workers may have passed over a sequence that is open for ANY.  So revoke() increments `revocations` and rings
-every bell, and a worker that sees a new count goes back by R sequences.  All sequences before that are finished.
+every bell.  A worker that sees a new count starts to walk again R sequences earlier.  Only R sequences can be in the
+ring, so all sequences before those are finished.
 
 Workers run other people's code, and some of it writes to memory that is not its own.  It can reach the control words.
-So each side knows the layout itself, and believes a word only within that layout: it reads the word once (ring_once)
-and compares it before use, without sums that could wrap.  An impossible value is an exception (overwritten()).  The
-trainer does not read back what it has written itself (sequences.pyx).  Pickles are trusted, as in torch: workers run
-the user's code, so a forged pickle could do no more than that code.
+So each side knows the layout itself, and checks each word against it before use.  It reads the word once (ring_once),
+so that the word cannot change between the check and the use.  The checks add nothing that could wrap.  An impossible
+value is an exception (overwritten()).  The trainer does not read back what it has written itself (sequences.pyx).
+Pickles are trusted, as in torch: workers run the user's code, so a forged pickle could do no more than that code.
 
 NOTE [ Windows ]
 
 Samples that lie in one place of the storage should be read together.  So one worker makes all rows of a place for
 several batches, one after the other, and the trainer opens several batches at once, as a window.  The sequences of a
 window are in the order in which they are made: first the rows of one place, batch by batch, then those of the next
-place.  So the sequences of a batch lie between those of other batches, and its rows are not consecutive:
+place.  So the sequences of a batch lie between those of other batches, and its rows are not consecutive.  The beginning
+of a window:
 
     sequence    0          1          2          3          4          5
     batch       0          1          1          0          1          2
@@ -81,8 +86,8 @@ place.  So the sequences of a batch lie between those of other batches, and its 
 Workers see no difference: each still walks all sequences in order.  Only the trainer knows which sequences make up a
 batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order, so a
 window is opened only when all its entries are free, and the successor of a dead worker walks from the lowest sequence
-in flight.  If a task lists its rows, they follow its indices, and `row` is LISTED, or LISTED_FIRST for the first chunk
-of a batch.  """
+in flight.  A task of a window has a list of its rows behind its indices.  Its `row`, the first row of other chunks, is
+LISTED then, or LISTED_FIRST in the first chunk of a batch. """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from posix.types cimport pid_t

@@ -61,7 +61,7 @@ cdef class TrainerSide(OpeningSide):
         self.header.magic = RING_MAGIC
 
     def read_elsewhere(self, bint reads) -> Readers:
-        """Let other processes read the batches too: NOTE [ Readers ].  Before format().
+        """Let other processes read the batches too: NOTE [ Readers ] in readers.pxd.  Before format().
 
         Args:
             reads: whether this process does; then it sees what lies in the payloads through a view of its own.

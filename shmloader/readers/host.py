@@ -201,7 +201,7 @@ class Host:
         reader.wire = None
 
     def _bury_closed(self) -> None:
-        """Free the indices of readers that have closed and lend nothing: NOTE [ Readers ], 4."""
+        """Free the indices of readers that have closed and lend nothing: NOTE [ Readers ] in readers.pxd, 4."""
         for reader in [reader for reader in self._joined if reader.has_closed]:
             index = reader.index
             if index is None or not any(ring.readers.holds(index) for ring in self._rings.values()):

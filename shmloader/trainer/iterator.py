@@ -20,7 +20,7 @@ NOTE [ Shutdown ]
     3. When the trainer is gone, each worker ends, whatever it is doing (parents_death.py); a spawned worker ends even
        while it imports the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
-    5. Batches that are still lent live on; see NOTE [ Lease ].
+    5. Batches that are still lent live on; see NOTE [ Lease ] in delivery.py.
     6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, because
        a thread that returns from a call into an interpreter that is gone takes the process down with it.
     7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens

@@ -6,34 +6,37 @@ Training and validation are two loaders, of which one is iterated at a time, as 
 keep twice the processes and twice the memory, or start workers for each pass.  A crew is one set of workers for both.
 
     1. Loaders share the processes, and the memory in turn.  All else is a loader's own: each iterator has a ring, with
-       its words, order, payloads, books, figures and deaths, exactly as without a crew.  So nothing of the
-       protocol changes (NOTE [ Slot ring ]), and nothing of resume, statistics or leases.
-       The other way is one ring whose entries name their loader.  Then one order is not enough: the trainer of each
-       loader takes in its own, so a slow one would hold the entries that others need; deaths, payload sizes, budgets,
-       page-locking and `spare_slots` would all have to be kept by loader within one ring; and each step of the hot path
-       would look for its loader.  A ring of control words takes some 100 KiB, so there is nothing to win by that.
+       its words, order, payloads, accounts, figures and deaths, exactly as without a crew.  So nothing of the
+       protocol changes (NOTE [ Slot ring ] in ring.pxd), and nothing of resume, statistics or leases.
+       We decided against one ring for all loaders, whose entries would name their loader.  Each loader takes batches in
+       its own order, so a slow loader would occupy entries that the others need.  The ring would have to keep deaths,
+       payload sizes, budgets, page-locking and `spare_slots` for each loader.  Each step of the hot path would look for
+       its loader.  A further ring costs only its control words, some 100 KiB.
     2. A worker serves several rings, and sleeps on one bell: a line of the crew's board (board.pyx), which the trainer
-       of each ring rings in place of the ring's own.  It announces, looks into all rings and at its messages, and only
-       then sleeps: one eventcount, with several things to look at.  tests/core/model/crew_model.py has that part.
+       of each ring rings in place of the ring's own.  It announces that it is about to sleep, looks into all rings
+       and for messages, and only then sleeps.  tests/core/model/crew_model.py has that part.
     3. It chooses the ring whose trainer will want its batch first: the one with the fewest batches to take before it.
-       Where two are alike, they take turns.  So whoever is iterated gets the workers, two that are iterated at once
-       share them by what they lack, and none starves.  A batch that was begun is finished first.
+       Where two are alike, they take turns.  So a loader that is iterated alone gets all workers, and of two that are
+       iterated at once, the one that has less ready gets more.  None starves.  A batch that was begun is finished
+       first.
     4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
-       join carries the ring's descriptors, and what the loader has pickled once for all workers.  A ring may be closed
-       when each worker that owes it something has heard that it is to part.  The others have nothing open there, so
-       they can claim nothing.  The payloads' pages go at once, the words when the last worker has unmapped them.
+       join carries the ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close
+       a ring when each worker with an open or claimed batch there has received the message to leave it.  The other
+       workers have nothing open there, so they can claim nothing.  The payloads' pages go at once, the words when the
+       last worker has unmapped them.
     5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
        own: crew_loop.py swaps them when a worker turns to another loader.
-    6. `persistent_workers` means what it means without a crew.  With it, a worker has one copy of the dataset, and one
-       life of random states, from the loader's first epoch on.  Without it, each iter() gives workers the dataset as
-       it is then, seeds them, and calls `worker_init_fn`.  That the processes live on is not to be seen.
-       A loader that persists, and that was there when workers were forked, has handed them its dataset by that.
+    6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the
+       dataset and its seeds once, at the loader's first epoch.  Without it, each iter() gives workers the dataset as
+       it is then, seeds them, and calls `worker_init_fn`.  User code cannot
+       see that the processes live on.
+       If workers are forked after a loader with `persistent_workers` was made, they inherit its dataset by the fork.
     7. A worker that dies is dead for each ring, and each handles it by its own `on_worker_death`.  The first of
        them starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
        join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own fault.
     8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
-       give their pages back.  Its next epoch has pages committed as its first one had.  So training and validation, one
-       after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
+       give their pages back.  Its next epoch commits pages again, as its first one did.  So training and validation,
+       one after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
 """
 
 from __future__ import annotations
