@@ -28,7 +28,8 @@ class ConductingIterator(RingIterator):
     def __init__(self, loader: Any, options: Options, host: Host) -> None:
         self._audience: Host = host
         self._over_sent = -1  # the serial of the latest epoch whose end was sent
-        self._failure_sent = False  # an error was sent in place of an epoch
+        self._began_sent = False  # the beginning of the epoch was sent
+        self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
         try:
             super().__init__(loader, options)
         except Exception as error:  # such as no memory for the ring: the others wait for an epoch
@@ -41,11 +42,14 @@ class ConductingIterator(RingIterator):
         self._steps: Any = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._failure_sent = False
+        self._began_sent = self._failure_sent = False
+        if not first_iter and self.epoch is not None:
+            self._send_over(self._has_opened_all(loader))
         try:
             super()._reset(loader, first_iter)
         except Exception as error:
-            self._send_failed(error, None)
+            self._send_failed(error, self.epoch if self._began_sent else None)
+            self._failure_sent = True
             raise
 
     def explain(self, error: RuntimeError) -> NoReturn:
@@ -56,14 +60,27 @@ class ConductingIterator(RingIterator):
             raise
 
     def _send_began(self) -> None:
+        self._began_sent = True
         self._audience.began(self._ring_number, self.epoch)
 
-    def _send_over(self) -> None:
+    def _has_opened_all(self, loader: Any) -> bool:
+        """Whether the epoch that is left has as many batches as the loader says.
+
+        The sampler was not asked for one more.  So only this tells a rank that goes to the end that it is there.
+        """
+        if self._streams:
+            return False
+        try:
+            return bool(self.epoch.start.batches + self.epoch.opened >= len(loader))
+        except TypeError:
+            return False
+
+    def _send_over(self, is_over: bool = False) -> None:
         """Send where the epoch ends, as soon as its last batch is open, or at the latest where it has ended."""
         epoch, ring = self.epoch, self._ring
         if self._over_sent == epoch.serial:
             return
-        if epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
+        if is_over or epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
             self._over_sent = epoch.serial
             at = ring.sequences.next_open if ring.next is None else ring.next.first
             self._audience.over(self._ring_number, epoch, at)
@@ -76,7 +93,7 @@ class ConductingIterator(RingIterator):
         """Send that an error comes in an epoch, or in place of one (None)."""
         if isinstance(error, StopIteration):
             return
-        self._failure_sent = epoch is None
+        self._failure_sent |= epoch is None
         at = self._ring.sequences.next_take if hasattr(self, "_ring") else 0
         self._audience.failed(self._ring_number, error, epoch, at)
 
