@@ -5,6 +5,7 @@ A loader that no other process reads has a RingIterator, which does none of this
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +28,7 @@ class ConductingIterator(RingIterator):
 
     def __init__(self, loader: Any, options: Options, host: Host) -> None:
         self._audience: Host = host
+        self._length: int | None = None  # the batches of an epoch, if the loader says so
         self._over_sent = -1  # the serial of the latest epoch whose end was sent
         self._began_sent = False  # the beginning of the epoch was sent
         self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
@@ -43,8 +45,11 @@ class ConductingIterator(RingIterator):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._began_sent = self._failure_sent = False
-        if not first_iter and self.epoch is not None:
-            self._send_over(self._has_opened_all(loader))
+        self._send_left()
+        try:
+            self._length = None if self._streams else len(loader)
+        except TypeError:
+            self._length = None
         try:
             super()._reset(loader, first_iter)
         except Exception as error:
@@ -63,17 +68,18 @@ class ConductingIterator(RingIterator):
         self._began_sent = True
         self._audience.began(self._ring_number, self.epoch)
 
-    def _has_opened_all(self, loader: Any) -> bool:
-        """Whether the epoch that is left has as many batches as the loader says.
+    def _send_left(self) -> None:
+        """Send where an epoch ends that is left after as many batches as the loader says.
 
         The sampler was not asked for one more.  So only this tells a rank that goes to the end that it is there.
         """
-        if self._streams:
-            return False
-        try:
-            return bool(self.epoch.start.batches + self.epoch.opened >= len(loader))
-        except TypeError:
-            return False
+        if self._length is not None and self.epoch is not None:
+            self._send_over(self.epoch.start.batches + self.epoch.opened >= self._length)
+
+    def _shutdown_workers(self, *given: Any) -> None:
+        if os is not None and not self._shutdown and self._owner == os.getpid():
+            self._send_left()
+        super()._shutdown_workers(*given)
 
     def _send_over(self, is_over: bool = False) -> None:
         """Send where the epoch ends, as soon as its last batch is open, or at the latest where it has ended."""

@@ -328,12 +328,8 @@ class Host:
 
     def wait_for_the_last(self) -> None:
         """Wait until no reader is due for anything more."""
-        while True:
-            with self._lock:
-                due = any(ring.readers.any_due for ring in self._rings.values())
-            if not due:
-                return
-            time.sleep(0.05)  # once in a server's life, at its end
+        for ring in list(self._rings.values()):
+            ring.readers.wait_until_taken()  # without the lock, because the thread drops readers meanwhile
 
     # ------------------------------------------------------------------------------------------------ the end
 
