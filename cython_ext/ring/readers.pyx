@@ -2,15 +2,28 @@
 """Who else reads the ring's batches, from the conductor's side: NOTE [ Readers ] in readers.pxd."""
 
 cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from atomics cimport ring_add_due, ring_due, ring_mark_due, ring_strike, ring_toll, ring_word
+from atomics cimport (
+    ring_add_due, ring_announce, ring_due, ring_mark_due, ring_payload, ring_sleep, ring_strike, ring_toll, ring_word,
+)
 from shmloader.core.free_slots cimport Slots
 from shmloader.core.ring cimport Ring, check_index
 from shmloader.core.sequences cimport Sequences, ring_given
 
 MOST_READERS = 32       # bits in a word's halves
+
+
+cdef bint any_due(ring_payload *payload, int payloads) noexcept nogil:
+    """Whether any reader has not taken all that is open."""
+    cdef int k
+    for k in range(payloads):
+        if ring_word(&payload[k]) >> 32:
+            return True
+    return False
 
 
 @cython.final
@@ -194,11 +207,16 @@ cdef class Readers:
             at += given.chunks
         return self.live & ~due
 
-    @property
-    def any_due(self) -> bool:
-        """Whether any of them has not taken all that is open."""
-        cdef int k
-        return any([ring_word(&self.payload[k]) >> 32 for k in range(self.payloads)])
+    def wait_until_taken(self) -> None:
+        """Wait until each of them has taken all that it is due for, or was dropped.  Who takes last rings the bell."""
+        cdef int error = 0
+        cdef uint32_t seen
+        while any_due(self.payload, self.payloads):
+            with nogil:
+                seen = ring_announce(&self.header.ready_bell)
+                error = ring_sleep(&self.header.ready_bell, seen, NULL) if any_due(self.payload, self.payloads) else 0
+            if error == EINTR:
+                PyErr_CheckSignals()
 
     @property
     def any_reads(self) -> bool:

@@ -183,11 +183,12 @@ def fuse(
     options: dict[str, Any] = {"exact": exact, "scale_on_device": scale_on_device, "rows": rows, "cache": cache}
     options |= {"image": image, "label": label}
     given = [name for name, value in options.items() if value != _DEFAULTS[name]]
+    given += [] if transform is None else ["transform"]
     parts = fused_parts(dataset, lambda part: fuse(part, transform, **options), given)
     if parts is not None:
         return parts
     for name, file in (("cache", cache), ("rows", rows)):
-        if file is not None and type(dataset).__module__ in _WITHOUT_PATHS:
+        if file is not None and (isinstance(dataset, Shards) or type(dataset).__module__ in _WITHOUT_PATHS):
             raise TypeError(
                 f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, but "
                 f"{name}= needs the path of each picture. Leave {name} out. Or write the pictures to files, and use "
@@ -205,6 +206,12 @@ def fuse(
             f"fuse() got a transform, but {type(dataset).__name__} has its own. Only a Hugging Face dataset or Shards "
             "take `transform`. Leave it out."
         )
+    for name in ("image", "label"):
+        if name in given:
+            raise TypeError(
+                f"fuse() got {name}={options[name]!r}, but {type(dataset).__name__} has no columns. Only a Hugging "
+                f"Face dataset and Shards have. Leave {name} out."
+            )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
         if why:
@@ -219,16 +226,16 @@ def fuse(
     name = type(dataset).__name__
     why = _why_not(dataset)
     if why:
-        return _unfused(dataset, f"{name} is not fused: {why}", cache)
+        return _unfused(dataset, f"{name} is not fused: {why}", cache, rows)
     reader = Following(dataset.transform, exact)
     if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
-        return _unfused(dataset, "\n".join([heading, *reader.notes]), cache)
+        return _unfused(dataset, "\n".join([heading, *reader.notes]), cache, rows)
     remark = ""
     if not _is_stock(dataset):
         if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
             why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
-            return _unfused(dataset, why, cache)
+            return _unfused(dataset, why, cache, rows)
         remark = ", whose __getitem__ gave the same for three samples"
     marks = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
     cached = None if cache is None else Cache(cache, len(dataset.samples))
@@ -238,14 +245,15 @@ def fuse(
     return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{remark}:", reader)
 
 
-def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
-    if cache is not None:
-        warnings.warn(
-            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md lists what can be "
-            "fused.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+def _unfused(dataset: Any, notes: str, cache: Any, rows: Any) -> Unfused:
+    for name, value in (("cache", cache), ("rows", rows)):
+        if value is not None:
+            warnings.warn(
+                f"{name}={value!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md lists what "
+                "can be fused.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
     return Unfused(dataset, notes)
 
 

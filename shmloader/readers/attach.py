@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shmloader.readers.iterator import ReaderIterator
 
+MOST_BYTES = 107  # of an abstract name, which the kernel limits
+
 
 def address_of(name: str) -> str:
-    """The abstract name of the server that this user gave this name."""
-    return f"shmloader/serve/{os.geteuid()}/{name}"
+    """The abstract name of the server that this user gave this name.
+
+    Raises:
+        ValueError: It is none, or too long.
+    """
+    before = f"shmloader/serve/{os.geteuid()}/"
+    if not isinstance(name, str) or not name or len(os.fsencode(before + name)) > MOST_BYTES:
+        raise ValueError(
+            f"name should be a text of 1 to {MOST_BYTES - len(before)} bytes, but got name={name!r}. The kernel keeps "
+            f"{MOST_BYTES} bytes of it, the user's number included. Choose another name."
+        )
+    return before + name
 
 
 class Attached:
@@ -38,13 +50,16 @@ class Attached:
         if self._attachment is None:
             meter = Meter(0)
             state = self._state or {}
-            self._attachment = _connected(self.name, state, self._spare, meter)
-            waits = self._join == "epoch" and not state
-            self._iterator = ReaderIterator(self, self._attachment, Turns(meter), waits)
+            attachment = _connected(self.name, state, self._spare, meter)
+            try:
+                waits = self._join == "epoch" and not state
+                self._iterator = ReaderIterator(self, attachment, Turns(meter), waits)
+            except BaseException:  # a Ctrl-C while it waits: the next iter() joins again
+                attachment.close()
+                raise
+            self._attachment = attachment
         else:
             assert self._iterator is not None
-            if not self._iterator.ended:  # the rest of an epoch that was left is passed over
-                self._iterator.finish()
             self._iterator._reset(self)
         return self._iterator
 
@@ -74,7 +89,9 @@ class Attached:
 
         Raises:
             RuntimeError: It was iterated over already.
+            ValueError: It is no state of an attached loader.
         """
+        check_state(state_dict)
         if self._attachment is not None:
             raise RuntimeError("load_state_dict() was called after iter(). Call attach() again, and load first.")
         self._state = dict(state_dict)
@@ -107,7 +124,7 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
         An iterable: one epoch for each `iter()`.
 
     Raises:
-        ValueError: `join` or `spare_slots` is none of these.
+        ValueError: `join` or `spare_slots` is none of these, or `name` is too long.
         ConnectionError: No server of this user has this name.
 
     Example:
@@ -126,6 +143,18 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
     except ConnectionRefusedError:
         raise _nobody(name) from None
     return Attached(name, join, spare_slots)
+
+
+def check_state(state: Any) -> None:
+    """Raise a ValueError where this is no state of an attached loader."""
+    given = state if isinstance(state, dict) else {}
+    at = given.get("epoch", -1), given.get("batch", -1)
+    numbers = all(type(number) is int and 0 <= number < 1 << 63 for number in at if number is not None)
+    if "server" not in given or not numbers or at[0] is None:
+        raise ValueError(
+            f"this is no state of an attached loader, which has 'server', 'epoch' and 'batch': {str(state)[:100]}. "
+            "Load what state_dict() of such a loader returned. A DataLoader's state is loaded into a DataLoader."
+        )
 
 
 def _connected(name: str, state: dict[str, Any], spare: int | None, meter: Any) -> Any:

@@ -21,6 +21,8 @@ from shmloader.core.turns import Meter
 from shmloader.readers.wire import Wire
 from shmloader.ring.geometry import Geometry
 
+SOON = 1.0  # seconds; a process that is killed closes its connections before it has ended
+
 
 class Memory:
     """The conductor's memory, mapped here."""
@@ -85,10 +87,12 @@ class Attachment:
         self._epochs: queue.SimpleQueue[tuple[AttachedRing, dict[str, Any]] | str | None] = queue.SimpleQueue()
         self._bye = -1
         try:
-            wire.send(hello)
+            with contextlib.suppress(ConnectionError):  # it has refused this reader already, and says why
+                wire.send(hello)
             answer, _ = wire.receive(wait=True)
             if answer is None:
-                raise ConnectionResetError("The conductor has ended.")
+                ended = "has ended" if wire.is_dead(SOON) else "has closed the connection"
+                raise ConnectionResetError(f"The conductor (pid {self.pid}) {ended}.")
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
             self.greeting = answer
@@ -123,6 +127,11 @@ class Attachment:
             raise RuntimeError(found)
         return found
 
+    @property
+    def has_next(self) -> bool:
+        """Whether next_epoch() would not wait."""
+        return bool(self.gone) or not self._epochs.empty()
+
     def leave(self, ring: AttachedRing) -> None:
         """Take nothing more from this ring."""
         with contextlib.suppress(OSError):
@@ -130,9 +139,10 @@ class Attachment:
 
     def handle(self, message: dict[str, Any] | None, fds: list[int]) -> bool:
         """Handle a message, in the thread; false: none comes after it.  None: the conductor has ended."""
-        if message is None:
+        if message is None or "ended" in message:
+            ended = "has ended" if message or self._wire.is_dead(SOON) else "has closed the connection"
             self.end(
-                f"The conductor of these batches (pid {self.pid}) has ended, and all that it published was read. Its "
+                f"The conductor of these batches (pid {self.pid}) {ended}, and all that it published was read. Its "
                 "own error is there."
             )
             return False
@@ -145,13 +155,13 @@ class Attachment:
                 os.close(fds[0])
         elif "epoch" in message:
             self._epochs.put((self._rings[message["epoch"]], message))
+            self._alarm_all()  # a reader may still wait in the epoch before
         elif "dropped" in message:
             self.end(f"The conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
             return False
-        elif "ended" in message:
-            return self.handle(None, fds)
         elif "failed" in message and message["serial"] is None:
             self._epochs.put(_failed(message))
+            self._alarm_all()
         else:
             self._note(message)
         return True
@@ -175,6 +185,9 @@ class Attachment:
         """Note that nothing comes any more, and why."""
         self.gone = self.gone or why
         self._epochs.put(None)
+        self._alarm_all()
+
+    def _alarm_all(self) -> None:
         for ring in list(self._rings.values()):
             ring.side.alarm()
 

@@ -5,6 +5,7 @@ A loader that no other process reads has a RingIterator, which does none of this
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,8 +28,10 @@ class ConductingIterator(RingIterator):
 
     def __init__(self, loader: Any, options: Options, host: Host) -> None:
         self._audience: Host = host
+        self._length: int | None = None  # the batches of an epoch, if the loader says so
         self._over_sent = -1  # the serial of the latest epoch whose end was sent
-        self._failure_sent = False  # an error was sent in place of an epoch
+        self._began_sent = False  # the beginning of the epoch was sent
+        self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
         try:
             super().__init__(loader, options)
         except Exception as error:  # such as no memory for the ring: the others wait for an epoch
@@ -41,11 +44,17 @@ class ConductingIterator(RingIterator):
         self._steps: Any = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._failure_sent = False
+        self._began_sent = self._failure_sent = False
+        self._send_left()
+        try:
+            self._length = None if self._streams else len(loader)
+        except TypeError:
+            self._length = None
         try:
             super()._reset(loader, first_iter)
         except Exception as error:
-            self._send_failed(error, None)
+            self._send_failed(error, self.epoch if self._began_sent else None)
+            self._failure_sent = True
             raise
 
     def explain(self, error: RuntimeError) -> NoReturn:
@@ -56,14 +65,28 @@ class ConductingIterator(RingIterator):
             raise
 
     def _send_began(self) -> None:
+        self._began_sent = True
         self._audience.began(self._ring_number, self.epoch)
 
-    def _send_over(self) -> None:
+    def _send_left(self) -> None:
+        """Send where an epoch ends that is left after as many batches as the loader says.
+
+        The sampler was not asked for one more.  So only this tells a rank that goes to the end that it is there.
+        """
+        if self._length is not None and self.epoch is not None:
+            self._send_over(self.epoch.start.batches + self.epoch.opened >= self._length)
+
+    def _shutdown_workers(self, *given: Any) -> None:
+        if os is not None and not self._shutdown and self._owner == os.getpid():
+            self._send_left()
+        super()._shutdown_workers(*given)
+
+    def _send_over(self, is_over: bool = False) -> None:
         """Send where the epoch ends, as soon as its last batch is open, or at the latest where it has ended."""
         epoch, ring = self.epoch, self._ring
         if self._over_sent == epoch.serial:
             return
-        if epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
+        if is_over or epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
             self._over_sent = epoch.serial
             at = ring.sequences.next_open if ring.next is None else ring.next.first
             self._audience.over(self._ring_number, epoch, at)
@@ -76,7 +99,7 @@ class ConductingIterator(RingIterator):
         """Send that an error comes in an epoch, or in place of one (None)."""
         if isinstance(error, StopIteration):
             return
-        self._failure_sent = epoch is None
+        self._failure_sent |= epoch is None
         at = self._ring.sequences.next_take if hasattr(self, "_ring") else 0
         self._audience.failed(self._ring_number, error, epoch, at)
 

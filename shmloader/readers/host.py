@@ -7,50 +7,22 @@ Neither waits for a reader: a reader that does not receive its messages is dropp
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import select
 import socket
 import threading
 import time
 import weakref
-from collections import deque
 from typing import Any
 
-from shmloader.core.readers import MOST_READERS, Readers
+from shmloader.core.readers import MOST_READERS
 from shmloader.core.trainer import TrainerSide
 from shmloader.readers.epoch_message import message_of
+from shmloader.readers.listener import Listener
+from shmloader.readers.records import ReaderRecord, RingRecord, close_all
 from shmloader.readers.wire import Wire
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
-
-_KEPT = 8  # messages of a ring, and epochs: a reader that joins later gets them
-
-
-class _Ring:
-    """A ring that is open, and what a reader that joins now must know of it."""
-
-    def __init__(self, number: int, readers: Readers, segment: Segment) -> None:
-        self.number = number
-        self.readers = readers
-        self.geometry = dataclasses.asdict(segment.geometry)
-        self.fd = os.dup(segment.fd)
-        self.messages: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        self.epochs: deque[tuple[int, int]] = deque(maxlen=_KEPT)  # the number of an epoch, and the ring's of it
-        self.held_up: tuple[int, int, float] = 0, 0, 0.0  # by which readers, at which sequence, since when
-
-
-class _Reader:
-    """A reader: a process, and its connection once it has one."""
-
-    def __init__(self, index: int | None, pid: int, death: int) -> None:
-        self.index = index
-        self.pid = pid
-        self.death = death
-        self.wire: Wire | None = None
-        self.unsent: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # messages until it connects
-        self.left = False  # it takes nothing more
-        self.has_closed = False  # it has left by itself
 
 
 class Host:
@@ -76,19 +48,19 @@ class Host:
     ) -> None:
         self.reads = reads
         self.spares = spares
-        self._listener = listener
+        self._listener = Listener(listener)
         self._patience = patience
         self._is_group = pids is not None
         self._owner = os.getpid()
         self._lock = threading.RLock()
-        self._rings: dict[int, _Ring] = {}
+        self._rings: dict[int, RingRecord] = {}
         self._made = 0
         self._closed = False
         self._greeting = {"welcome": True, **(greeting or {})}
         self._coming: list[Wire] = []  # have connected, and have not sent their first message
-        self._joined: list[_Reader] = []
+        self._joined: list[ReaderRecord] = []
         for index, pid in enumerate(pids or []):
-            self._joined.append(_Reader(index, pid, os.pidfd_open(pid)))
+            self._joined.append(ReaderRecord(index, pid, os.pidfd_open(pid)))
         self._bye = os.eventfd(0, os.EFD_CLOEXEC)
         mine = weakref.ref(self)  # who iterates keeps it, and not its thread
         self._thread = threading.Thread(target=_watch, args=(mine, self._bye), name="shmloader_readers", daemon=True)
@@ -100,7 +72,7 @@ class Host:
         with self._lock:
             self._made += 1
             assert ring.readers is not None
-            made = self._rings[self._made] = _Ring(self._made, ring.readers, segment)
+            made = self._rings[self._made] = RingRecord(self._made, ring.readers, segment)
             for reader in self._joined:
                 if not reader.left and (reader.index is not None or reader.wire is not None):  # it came before the ring
                     self._admit(reader, made, None)
@@ -108,8 +80,6 @@ class Host:
 
     def began(self, number: int, epoch: Epoch) -> None:
         self._send_all(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)})
-        with self._lock:
-            self._rings[number].epochs.append((epoch.number, epoch.serial))
 
     def over(self, number: int, epoch: Epoch, at: int) -> None:
         self._send_all(number, {"over": number, "serial": epoch.serial, "at": at})
@@ -124,43 +94,37 @@ class Host:
         with self._lock:
             ring = self._rings.pop(number, None)
             if ring is not None:
-                for reader in self._joined:
-                    self._own_descriptors(reader, ring.fd)
                 os.close(ring.fd)
-
-    def _own_descriptors(self, reader: _Reader, closing: int) -> None:
-        """Have messages that are sent later keep descriptors of their own."""
-        for k, (message, fds) in enumerate(reader.unsent):
-            if closing in fds:
-                reader.unsent[k] = message, tuple(os.dup(fd) if fd == closing else fd for fd in fds)
 
     def _send_all(self, number: int, message: dict[str, Any]) -> None:
         if self._owner != os.getpid():
             return
         with self._lock:
             if number in self._rings:
-                self._rings[number].messages.append(message)
+                self._rings[number].note(message)
             for reader in list(self._joined):
                 if reader.index is not None:
                     self._send(reader, message)
 
     # ------------------------------------------------------------------------------------------------ one reader
 
-    def _send(self, reader: _Reader, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    def _send(self, reader: ReaderRecord, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         if reader.left:
             return
         if reader.wire is None:
             if self._is_group:  # it will come
-                reader.unsent.append((message, fds))
+                reader.unsent.append((message, tuple(map(os.dup, fds))))  # its ring may be closed until then
             return
         try:
             reader.wire.send(message, fds)
         except BlockingIOError:
             self._drop(reader, "it did not receive its messages")
-        except OSError:
+        except ConnectionError:
             pass  # it is gone, and the thread sees it
+        except OSError as error:  # without this message it would wait for ever
+            self._drop(reader, f"a message could not be sent to it: {error}")
 
-    def _admit(self, reader: _Reader, ring: _Ring, at: int | None) -> None:
+    def _admit(self, reader: ReaderRecord, ring: RingRecord, at: int | None) -> None:
         """Give a reader its place in a ring, and send it all that it needs to know of the ring."""
         given = ring.readers.admit(at, reader.index)
         assert given is not None, "there are more readers than indices"
@@ -170,12 +134,10 @@ class Host:
             {"ring": ring.number, "geometry": ring.geometry, "index": reader.index, "cursor": cursor},
             (ring.fd,),
         )
-        ended = {message["serial"]: message["at"] for message in ring.messages if "over" in message}
-        for message in ring.messages:
-            if ended.get(message.get("serial"), cursor + 1) > cursor:  # otherwise nothing of that epoch is left
-                self._send(reader, message)
+        for message in ring.messages_from(cursor):
+            self._send(reader, message)
 
-    def _drop(self, reader: _Reader, why: str) -> None:
+    def _drop(self, reader: ReaderRecord, why: str) -> None:
         """Let a reader take nothing more, and send it why; it may still lend.  It closes the connection then."""
         self._exclude(reader)
         if reader.wire is not None:
@@ -185,14 +147,14 @@ class Host:
                 reader.wire.close()
                 reader.wire = None
 
-    def _exclude(self, reader: _Reader) -> None:
+    def _exclude(self, reader: ReaderRecord) -> None:
         """Let a reader take nothing more."""
         reader.left = True
         for ring in self._rings.values():
             if reader.index is not None:
                 ring.readers.drop(reader.index)
 
-    def _handle_close(self, reader: _Reader) -> None:
+    def _handle_close(self, reader: ReaderRecord) -> None:
         """A reader has closed its end.  Its process may live and still lend."""
         assert reader.wire is not None
         self._exclude(reader)
@@ -207,23 +169,24 @@ class Host:
             if index is None or not any(ring.readers.holds(index) for ring in self._rings.values()):
                 self._bury(reader)
 
-    def _bury(self, reader: _Reader) -> None:
+    def _bury(self, reader: ReaderRecord) -> None:
         self._joined.remove(reader)
         if reader.index is not None:
             for ring in self._rings.values():
                 ring.readers.bury(reader.index)
+        reader.drop_unsent()
         if reader.wire is not None:
             reader.wire.close()
         os.close(reader.death)
 
     # ------------------------------------------------------------------------------------------------ the thread
 
-    def watched(self) -> tuple[dict[int, _Reader | Wire | None], int | None]:
+    def watched(self) -> tuple[dict[int, ReaderRecord | Wire | None], int | None]:
         """The descriptors to wait for, whose each is (None: the listener's), and for how many milliseconds at most."""
         with self._lock:
             if self._closed:
                 return {}, 0
-            found: dict[int, _Reader | Wire | None] = {self._listener.fileno(): None}
+            found: dict[int, ReaderRecord | Wire | None] = {self._listener.fileno(): None}
             found.update((wire.sock.fileno(), wire) for wire in self._coming)
             for reader in self._joined:
                 found[reader.death] = reader
@@ -231,16 +194,20 @@ class Host:
                     found[reader.wire.sock.fileno()] = reader
             return found, 1000 if self._patience is not None and len(self._joined) > 1 else None
 
-    def handle(self, found: list[tuple[int, _Reader | Wire | None]]) -> None:
+    def handle(self, found: list[tuple[int, ReaderRecord | Wire | None]]) -> None:
         """Handle descriptors that are readable, and readers that are slow."""
         with self._lock:
             for fd, reader in found:
                 if not self._closed:
-                    self._handle_one(fd, reader)
+                    try:
+                        self._handle_one(fd, reader)
+                    except Exception as error:  # one reader must not end the thread, which serves all
+                        if isinstance(reader, ReaderRecord) and reader in self._joined:
+                            self._drop(reader, f"what it sent cannot be handled: {error!r}")
             if self._patience is not None and not self._closed:
                 self._drop_the_slow()
 
-    def _handle_one(self, fd: int, reader: _Reader | Wire | None) -> None:
+    def _handle_one(self, fd: int, reader: ReaderRecord | Wire | None) -> None:
         if fd == self._listener.fileno():
             self._accept()
         elif isinstance(reader, Wire):
@@ -255,8 +222,7 @@ class Host:
                 message, fds = reader.wire.receive()
             except BlockingIOError:
                 return
-            for each in fds:
-                os.close(each)
+            close_all(fds)
             if message is None:
                 self._handle_close(reader)
             elif "leave" in message and (ring := self._rings.get(message["leave"])) is not None:
@@ -264,26 +230,25 @@ class Host:
                 ring.readers.drop(reader.index)
 
     def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        try:
-            self._coming.append(Wire(sock))
-        except OSError:  # another user's, or gone
-            sock.close()
+        wire = self._listener.accept()
+        if wire is not None:
+            self._coming.append(wire)
 
     def _handle_hello(self, wire: Wire) -> None:
         try:
             hello, fds = wire.receive()
-            for fd in fds:
-                os.close(fd)
-            if hello is None:
-                raise ConnectionError
-            self._welcome(wire, hello)
-        except RuntimeError as error:
+            close_all(fds)
+            if hello is not None:
+                self._welcome(wire, hello)
+                return
+        except Exception as error:  # whatever it has sent, the others are served on
+            why = str(error) if isinstance(error, RuntimeError) else f"It cannot be admitted: {error!r}"
             with contextlib.suppress(OSError):
-                wire.send({"refused": str(error)})
-            wire.close()
-        except OSError:
-            wire.close()
+                wire.send({"refused": why})
+            for reader in self._joined:
+                if reader.wire is wire:
+                    self._handle_close(reader)
+        wire.close()
 
     def _welcome(self, wire: Wire, hello: dict[str, Any]) -> None:
         """Admit a reader that has connected.
@@ -302,6 +267,7 @@ class Host:
             wire.send(self._greeting)
             for message, fds in unsent:
                 self._send(reader, message, fds)
+                close_all(fds)
             return
         self._check_server(hello)
         self._bury_closed()
@@ -311,7 +277,7 @@ class Host:
                 "Close one, and drop its batches."
             )
         at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
-        reader = _Reader(None, wire.pid, os.dup(wire.death))
+        reader = ReaderRecord(None, wire.pid, os.dup(wire.death))
         reader.wire = wire
         wire.send(self._greeting)
         self._joined.append(reader)
@@ -325,20 +291,19 @@ class Host:
                 "since, and has other batches. Attach without a state to take the next one."
             )
 
-    def _find(self, ring: _Ring, hello: dict[str, Any]) -> int | None:
+    def _find(self, ring: RingRecord, hello: dict[str, Any]) -> int | None:
         """Where a reader goes on that names a batch; None where it names none."""
         if hello.get("batch") is None:
             return None
         epoch, batch = hello["epoch"], hello["batch"]
-        for number, serial in ring.epochs:
+        for number, serial, _ in ring.epochs:
             if number == epoch and (found := ring.readers.find(serial, batch)) is not None:
                 return int(found)
         readers = ring.readers
         named = readers.named(readers.all_took)
         following = "the one that is opened next"
         if named is not None:
-            of = [number for number, serial in ring.epochs if serial == named[0]]
-            following = f"batch {named[1]} of epoch {of[0] if of else named[0]}"
+            following = f"batch {named[1]} of epoch {ring.epoch_of(named[0])}"
         raise RuntimeError(
             f"Batch {batch} of epoch {epoch} is not in the ring any more. The next one in it is {following}. Attach "
             "without a state to go on there."
@@ -363,12 +328,8 @@ class Host:
 
     def wait_for_the_last(self) -> None:
         """Wait until no reader is due for anything more."""
-        while True:
-            with self._lock:
-                due = any(ring.readers.any_due for ring in self._rings.values())
-            if not due:
-                return
-            time.sleep(0.05)  # once in a server's life, at its end
+        for ring in list(self._rings.values()):
+            ring.readers.wait_until_taken()  # without the lock, because the thread drops readers meanwhile
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -388,6 +349,7 @@ class Host:
                     with contextlib.suppress(OSError):
                         reader.wire.send({"ended": os.getpid()})
                     reader.wire.close()
+                reader.drop_unsent()
                 os.close(reader.death)
             for wire in self._coming:
                 wire.close()

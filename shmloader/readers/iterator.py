@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from types import TracebackType
 from typing import Any
 
 from shmloader._torch import ExceptionWrapper
+from shmloader.core.attached import AttachedSide
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.turns import Turns
@@ -33,6 +35,7 @@ class ReaderIterator:
         self._reader = BatchReader(ExceptionWrapper)
         self._owner = os.getpid()
         self._shutdown = False
+        self._taking = threading.RLock()  # threads that share this iterator take one after the other
         self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
         self._ring: AttachedRing
         self.epoch: Epoch
@@ -43,12 +46,30 @@ class ReaderIterator:
 
     def _reset(self, loader: Any) -> None:
         """Begin the next epoch that the conductor begins."""
+        self._check_owner()
+        self._leave_epoch()
         ring, message = self._attachment.next_epoch()
         self._ring, self._serial, self._first = ring, message["serial"], message["first"]
         self.epoch = epoch_from(message["of"])
         self._ready.clear()
         self._given: int | None = 0 if ring.side.cursor <= self._first else None  # None: it joined in mid-epoch
         self.ended = False
+
+    def _leave_epoch(self) -> None:
+        """Until the conductor begins the next epoch, drop what comes of one that was left: it may wait for that."""
+        if not hasattr(self, "_ring"):
+            return
+        side = self._ring.side
+        while not (self.ended or self._shutdown or self._ring.closed):
+            side.clear_alarm()
+            if self._attachment.has_next:
+                return
+            if not side.ready():
+                _wait(side)
+            elif self._is_of_this_epoch():
+                side.skip()
+            else:
+                side.await_alarm()
 
     @property
     def next_batch(self) -> tuple[int, int | None]:
@@ -60,20 +81,11 @@ class ReaderIterator:
             return self.epoch.number + 1, 0
         return self.epoch.number, self._given
 
-    def finish(self) -> None:
-        """Drop what is left of this epoch."""
-        self._ready.clear()
-        while not self.ended and self._wait():
-            self._ring.side.skip()
-        self.ended = True
-
     def _pass_over(self) -> None:
         """If this epoch has begun already, begin the next one."""
-        if self._ring.side.cursor > self._first:
-            self.finish()
-            loader = self.loader()
-            if loader is not None:
-                self._reset(loader)
+        loader = self.loader()
+        if self._ring.side.cursor > self._first and loader is not None:
+            self._reset(loader)
 
     # ------------------------------------------------------------------------------------------------ one batch
 
@@ -81,26 +93,30 @@ class ReaderIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._owner != os.getpid():
-            raise RuntimeError(
-                "This iterator belongs to the process that made it. This process was forked from that one. Iterate "
-                "in the process that attached."
-            )
-        self._turns.asked()
-        while not self._ready:
-            if self._shutdown or self.ended or not self._wait():
-                self.ended = True
-                self.epoch.reading.ended = not self._shutdown
-                raise StopIteration
-            self._take()
-        batch, samples, number = self._ready[0]
-        self._given = number + 1
-        self.epoch.reading.delivered.add(samples)
-        del self._ready[0]
+        self._check_owner()
+        with self._taking:
+            self._turns.asked()
+            while not self._ready:
+                if self._shutdown or self.ended or not self._wait():
+                    self.ended = True
+                    self.epoch.reading.ended = not self._shutdown
+                    raise StopIteration
+                self._take()
+            batch, samples, number = self._ready[0]
+            self._given = number + 1
+            self.epoch.reading.delivered.add(samples)
+            del self._ready[0]
         if type(batch) is ExceptionWrapper:
             batch.reraise()
         self._turns.handed_out()
         return batch
+
+    def _check_owner(self) -> None:
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                "This iterator belongs to the process that made it. This process was forked from that one. Iterate "
+                "in the process that attached, or attach here."
+            )
 
     def _wait(self) -> bool:
         """Wait for a batch of this epoch; false at its end.
@@ -111,27 +127,41 @@ class ReaderIterator:
         ring, side = self._ring, self._ring.side
         while True:
             side.clear_alarm()  # first: a message that comes after this raises it again
+            is_left = self._attachment.has_next  # first: what is sent of an epoch's end is sent before the next one
+            is_over = self._serial in ring.ends
             if side.ready():
                 if side.cursor < self._first:
                     side.skip()
                     continue
-                return bool(side.next_epoch == self._serial & 0xFFFFFFFF)
-            if side.cursor == ring.ends.get(self._serial):
+                if is_over or self._is_of_this_epoch():
+                    return self._is_of_this_epoch()
+                if not is_left and not self._shutdown:
+                    side.await_alarm()  # what the conductor has sent of this epoch's end has not come yet
+                    continue
+            elif side.cursor == ring.ends.get(self._serial):
                 return False
             if (error := ring.error_here(self._serial)) is not None:
                 raise RuntimeError(error)
             if self._shutdown:
                 return False
-            if (ring.closed or self._attachment.gone) and not side.ready():
-                raise RuntimeError(
-                    self._attachment.gone
-                    or f"The conductor (pid {self._attachment.pid}) has closed its iterator in mid-epoch, so batch "
-                    f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks."
-                )
-            if side.passed:
-                side.await_alarm()
-            else:
-                side.wait()
+            gone, closed = self._attachment.gone, ring.closed  # first: what was published before is ready then
+            if side.ready() and (self._is_of_this_epoch() or not is_left):
+                continue  # it came meanwhile
+            if gone:
+                raise RuntimeError(gone)
+            if closed or side.ready():
+                raise RuntimeError(self._left_text("closed its iterator" if closed else "begun another epoch"))
+            _wait(side)
+
+    def _is_of_this_epoch(self) -> bool:
+        """Whether the next batch is, which is ready."""
+        return bool(self._ring.side.next_epoch == self._serial & 0xFFFFFFFF)
+
+    def _left_text(self, did: str) -> str:
+        return (
+            f"The conductor (pid {self._attachment.pid}) has {did} in mid-epoch, so batch "
+            f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks."
+        )
 
     def _take(self) -> None:
         """Take the batch that is ready, and keep it until next() returns it."""
@@ -175,3 +205,11 @@ class ReaderIterator:
     def __del__(self) -> None:
         if os is not None and hasattr(self, "_ring"):
             self.close()
+
+
+def _wait(side: AttachedSide) -> None:
+    """Wait until a batch is ready, or an alarm is raised."""
+    if side.passed:
+        side.await_alarm()
+    else:
+        side.wait()

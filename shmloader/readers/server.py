@@ -55,8 +55,11 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
                 iterator = ConductingIterator(loader, options, host)
             else:
                 iterator._reset(loader)
-            for _ in iterator:
-                pass
+            if not sum(1 for _ in iterator):
+                raise ValueError(
+                    "A loader that is served has batches, but this one had none in an epoch. Look at its dataset, "
+                    "sampler, batch_size and drop_last."
+                )
             epochs = None if epochs is None else epochs - 1
         host.wait_for_the_last()
     finally:

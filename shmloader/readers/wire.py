@@ -15,7 +15,8 @@ import struct
 from array import array
 from typing import Any
 
-_MOST = 1 << 20  # bytes of a message
+_MOST = 1 << 16  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
+_IN_MEMORY = b"m"  # in place of one that does.  No pickle is this
 _FDS = 4  # descriptors beside one, at most
 _PEERPIDFD = 77  # SO_PEERPIDFD, Linux 6.5
 
@@ -49,14 +50,28 @@ class Wire:
         self.death = _death_of(sock, self.pid)
 
     def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Send a message, now.
+        """Send a message of any size, now.
 
         Raises:
             BlockingIOError: The other end reads nothing.
-            OSError: It is gone.
+            ConnectionError: It is gone.
+            OSError: No descriptor or no memory is left.
         """
+        data = pickle.dumps(message)
+        if len(data) <= _MOST:
+            self._send(data, fds)
+            return
+        memory = os.memfd_create("shmloader_message", os.MFD_CLOEXEC)
+        try:
+            with open(memory, "wb", closefd=False) as file:
+                file.write(data)
+            self._send(_IN_MEMORY, (*fds, memory))
+        finally:
+            os.close(memory)
+
+    def _send(self, data: bytes, fds: tuple[int, ...]) -> None:
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
-        self.sock.sendmsg([pickle.dumps(message)], beside, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        self.sock.sendmsg([data], beside, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive(self, wait: bool = False) -> tuple[dict[str, Any] | None, list[int]]:
         """The next message and its descriptors; None: the other end has closed.
@@ -67,13 +82,26 @@ class Wire:
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)  # which socket.recv_fds drops
         try:
             data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
-        except ConnectionError:
-            return None, []
+        except ConnectionError:  # the other end has closed and not read all; what it had sent comes behind this error
+            try:
+                data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
+            except ConnectionError:
+                return None, []
         fds = array("i")
         for level, kind, content in beside:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds.frombytes(content[: len(content) // fds.itemsize * fds.itemsize])
+        if data == _IN_MEMORY and fds:
+            with open(fds.pop(), "rb") as file:
+                file.seek(0)  # the sender has written, and both have one place in the file
+                data = file.read()
         return (pickle.loads(data) if data else None), list(fds)
+
+    def is_dead(self, seconds: float = 0) -> bool:
+        """Whether the process at the other end has ended, or does within this time."""
+        poll = select.poll()
+        poll.register(self.death, select.POLLIN)
+        return bool(poll.poll(int(1000 * seconds)))
 
     def close(self) -> None:
         """Close this end.  Twice does no harm."""
@@ -118,9 +146,7 @@ def connect_to(name: str) -> Wire:
     try:
         sock.connect("\0" + name)
         wire = Wire(sock)
-        poll = select.poll()
-        poll.register(wire.death, select.POLLIN)
-        if poll.poll(0):  # its workers, which are about to end, have the socket as well
+        if wire.is_dead():  # its workers, which are about to end, have the socket as well
             wire.close()
             raise ConnectionRefusedError(f"The process that listened at {name} (pid {wire.pid}) has ended.")
         return wire

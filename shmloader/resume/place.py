@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
-from shmloader.resume.ranks import rank_of_state, this_rank
+from shmloader.resume.ranks import rank_of_state, rank_that_draws
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
 
@@ -119,11 +119,11 @@ class Place:
         ranks = seek.ranks_of(loader)[1]
         if why := seek.why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
-        if state.rank is not None and state.rank != this_rank():
+        if state.rank not in (None, here := rank_that_draws(loader)):
             raise ValueError(
-                f"this state is that of rank {state.rank}, and this is rank {this_rank()}. It holds the place of a "
-                "stream or of a sampler of your own, which differs from rank to rank. Save a state on each rank, and "
-                "load it there."
+                f"this state is that of rank {state.rank}, and this is rank {here}. It holds the place of a stream or "
+                "of a sampler of your own, which differs from rank to rank. Save a state on each rank, and load it "
+                "there."
             )
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")

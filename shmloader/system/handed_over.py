@@ -13,6 +13,7 @@ import os
 import pickle
 import socket
 import struct
+from collections.abc import Callable
 from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
@@ -54,13 +55,28 @@ class _Handing:
         return len(self.descriptors) - 1
 
 
+class _NotingPickler(Pickler):
+    """Notes what it pickles by its name, of what is asked for."""
+
+    def __init__(self, pages: Pages, notes: Callable[[Any], bool], named: list[Any]) -> None:
+        super().__init__(pages)
+        self._notes, self._named = notes, named
+
+    def reducer_override(self, value: Any) -> Any:
+        if self._notes(value):
+            self._named.append(value)
+        return super().reducer_override(value)
+
+
 class HandedOver:
     """Values that are pickled, one by one, into one file, which can be sent to any number of processes.
 
     Args:
         values: The values.
+        notes: Whether something that is pickled is noted in `named`.
 
     Attributes:
+        named: What was noted.
         for_all: Whether it may be sent to several processes.  If not, each needs a pickle of its own.
 
     Raises:
@@ -69,8 +85,9 @@ class HandedOver:
         Exception: What pickling raises.
     """
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: Any, notes: Callable[[Any], bool] = lambda _: False) -> None:
         handing = _Handing()
+        self.named: list[Any] = []
         self.descriptors = [os.memfd_create("shmloader_handed_over", os.MFD_CLOEXEC)]
         before = context.get_spawning_popen()
         try:
@@ -79,7 +96,7 @@ class HandedOver:
             try:
                 with let_through():  # it may take long
                     for value in values:
-                        Pickler(pages).dump(value)
+                        _NotingPickler(pages, notes, self.named).dump(value)
             finally:
                 context.set_spawning_popen(before)
                 self.descriptors += handing.descriptors

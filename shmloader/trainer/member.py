@@ -14,6 +14,7 @@ from shmloader.ring.segment import Segment
 from shmloader.system.handed_over import HandedOver
 from shmloader.system.signals import held, let_through
 from shmloader.trainer.crew import PATIENCE, Crew
+from shmloader.trainer.later_code import is_of_script
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
 from shmloader.worker.crew_loop import SHARED
@@ -82,23 +83,23 @@ class Member(Crew):
         """Have one worker serve this ring, from this sequence on."""
         shared = self._shared
         inherits = bool(self._given["persists"]) and shared.takes_inheritance(index, self._loader, self._given)
-        if not inherits and (name := shared.defined_later(index, self._given)):
-            raise RuntimeError(
-                f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
-                f"this {name}. Call crew.close(): the next iter() starts workers that have it. Or define it in a module"
-            )
         handed = self._handed.get(inherits)
         if handed is None or not handed.for_all:
             if handed is not None:
                 handed.close()
             handed = self._handed[inherits] = self._hand_over(inherits)
+        if name := shared.defined_later(index, handed.named):
+            raise RuntimeError(
+                f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
+                f"this {name}. Call crew.close(): the next iter() starts workers that have it. Or define it in a module"
+            )
         worker = shared.workers[index]
         shared.signals.messages.join(index, self.number, first, handed, lambda: runs(worker))
 
     def _hand_over(self, inherits: bool) -> HandedOver:
         given = {name: part for name, part in self._given.items() if not (inherits and name in SHARED)}
         try:
-            return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given)
+            return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given, notes=is_of_script)
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
             raise type(error)(
                 f"{error}\nWorkers of a crew run already, so they are given {self.dataset_name}, its collate_fn and "

@@ -65,7 +65,7 @@ from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 from shmloader.trainer.crew import Crew
-from shmloader.trainer.later_code import Code, code_of_script, defined_later, parts_of
+from shmloader.trainer.later_code import Code, code_of_script, defined_later
 from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
 from shmloader.worker.crew_loop import SHARED, work_in_crew
@@ -171,10 +171,10 @@ class SharedWorkers(Crew):
         had = self._inherits[index].pop(number, None)
         return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
 
-    def defined_later(self, index: int, arguments: dict[str, Any]) -> str:
-        """The name of what a loader's objects need, and this worker does not have of the script; empty: none."""
+    def defined_later(self, index: int, named: list[Any]) -> str:
+        """The name of what this code of the script needs, and this worker does not have; empty: none."""
         code = self._code[index]
-        return "" if code is None else defined_later(parts_of(*(arguments[name] for name in SHARED)), code)
+        return "" if code is None else defined_later(named, code)
 
     def _inheritance(self) -> Parcel:
         """What workers that are started now are given of the loaders that persist, and that are there."""

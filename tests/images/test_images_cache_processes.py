@@ -132,12 +132,23 @@ def test_datasets_whose_pictures_have_no_paths_are_refused() -> None:
         made = type(name, (), {"__module__": module})()
         with pytest.raises(TypeError, match=r"cache= needs the path of each picture.*Leave cache out"):
             images.fuse(made, cache="8 MB")
+    sharded = type("Own", (shmloader.Shards,), {"__init__": lambda self: None})()
+    for options in ({"cache": "8 MB"}, {"rows": "file"}):
+        with pytest.raises(TypeError, match=f"{next(iter(options))}= needs the path of each picture"):
+            images.fuse(sharded, **options)
 
 
-def test_what_cannot_be_fused_has_no_cache(root: str) -> None:
+def test_what_cannot_be_fused_has_no_cache_and_no_rows(root: str) -> None:
     dataset, found = tv.DatasetFolder([path for path, _ in folder(root).samples], lambda image: image), []
-    (text,) = warned(lambda: found.append(images.fuse(dataset, cache="8 MB")))
-    assert "cache='8 MB' has no effect" in text and not found[0].is_fused
+    for option in ("cache", "rows"):
+        (text,) = warned(lambda option=option: found.append(images.fuse(dataset, **{option: "8 MB"})))
+        assert f"{option}='8 MB' has no effect" in text and not found[-1].is_fused
+
+
+def test_a_folder_has_no_columns(root: str) -> None:
+    for name in ("image", "label"):
+        with pytest.raises(TypeError, match=f"got {name}='other', but ImageFolder has no columns"):
+            images.fuse(folder(root), **{name: "other"})
 
 
 def test_a_copy_finds_the_same(root: str) -> None:

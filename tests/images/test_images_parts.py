@@ -127,6 +127,6 @@ def test_work_for_the_device(paths: list[str]) -> None:
 def test_options_for_what_is_fused_already_are_refused(paths: list[str], whole: Callable[[Any], Any]) -> None:
     fused = images.fuse(folder(paths))
     assert len(images.fuse(whole(fused)))
-    for options in ({"cache": "1 MB"}, {"exact": False}, {"rows": "rows"}):
+    for options in ({"cache": "1 MB"}, {"exact": False}, {"rows": "rows"}, {"transform": tv.ToTensor()}):
         with pytest.raises(TypeError, match=rf"got {next(iter(options))} for a .* inside is fused already"):
             images.fuse(whole(fused), **options)

@@ -15,7 +15,7 @@ from shmloader.readers.server import serve
 from shmloader.readers.wire import Wire
 
 BEFORE = """
-import faulthandler, os, signal, sys, time
+import faulthandler, os, signal, sys, time, traceback
 import torch, torch.utils.data as data
 import shmloader
 from shmloader.readers.server import serve
@@ -42,6 +42,8 @@ def forked(function, *arguments):
         try:
             function(*arguments)
             failed = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(failed)
@@ -199,6 +201,115 @@ except RuntimeError as error:
 os.waitpid(server, 0)
 """
     assert printed(text) == ["True True True"]
+
+
+def test_epochs_of_one_batch_are_all_kept_for_who_joins_later() -> None:
+    text = """
+class Few(Tens):
+    def __len__(self):
+        return 4
+
+def short():
+    return shmloader.DataLoader(Few(), batch_size=4, num_workers=2, prefetch_factor=8, persistent_workers=True,
+                                multiprocessing_context="fork")
+
+server = forked(serve, short(), NAME)
+first = attached()
+next(iter(first))
+state = first.state_dict()
+end = time.monotonic() + 10
+while first._attachment._epochs.qsize() < 15 and time.monotonic() < end:  # as many as the ring has entries
+    time.sleep(0.02)
+second = attached()
+second.load_state_dict(state | {"epoch": 1, "batch": 0})
+next(iter(second))
+print(second.state_dict()["epoch"], second.state_dict()["batch"])
+second.close()
+for _ in range(3):
+    assert len(list(first)) == 1
+first.close()
+third = attached()
+next(iter(third))
+print(third.state_dict()["epoch"] <= 4, third.state_dict()["batch"])
+third.close()
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["1 1", "True 1"]
+
+
+def test_a_child_of_a_reader_takes_nothing_in_its_place() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+mine = attached()
+batches = iter(mine)
+got = [next(batches)[1].tolist()]
+
+def child():
+    for take in (lambda: iter(mine), lambda: next(batches)):
+        try:
+            take()
+        except RuntimeError as error:
+            print(str(error)[:57])
+    mine.close()
+
+os.waitpid(forked(child), 0)
+got += [k.tolist() for _, k in batches]
+print(got == alone, len(list(mine)))
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["This iterator belongs to the process that made it. This p"] * 2 + ["True 20"]
+
+
+def test_iter_that_was_interrupted_joins_again() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+holds = attached()
+kept = iter(holds)
+next(kept)
+late = attached(join="epoch")
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+for _ in range(2):
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        iter(late)
+    except KeyboardInterrupt:
+        print("interrupted", late.state_dict()["batch"])
+print(sum(1 for _ in kept))
+holds.close()
+batches = iter(late)
+print(late.state_dict()["batch"], len(list(batches)))
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["interrupted None"] * 2 + ["19", "0 20"]
+
+
+def test_a_loader_without_a_batch_ends_its_server() -> None:
+    text = """
+def served():
+    try:
+        serve(shmloader.DataLoader(range(3), batch_size=4, drop_last=True, num_workers=1, persistent_workers=True,
+                                   multiprocessing_context="fork"), NAME)
+    except ValueError as error:
+        print(str(error)[:70])
+
+server = forked(served)
+mine = attached()
+try:
+    for _ in range(3):
+        print(len(list(mine)))
+except RuntimeError as error:
+    print("has ended" in str(error))
+os.waitpid(server, 0)
+"""
+    lines = printed(text)
+    assert "A loader that is served has batches, but this one had none in an epoch" in lines and "True" in lines
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

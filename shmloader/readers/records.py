@@ -1,0 +1,74 @@
+"""What a host knows of each of its rings, and of each reader."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from shmloader.core.readers import Readers
+from shmloader.readers.wire import Wire
+from shmloader.ring.segment import Segment
+
+
+class RingRecord:
+    """A ring that is open, and what a reader that joins now must know of it."""
+
+    def __init__(self, number: int, readers: Readers, segment: Segment) -> None:
+        self.number = number
+        self.readers = readers
+        self.geometry = dataclasses.asdict(segment.geometry)
+        self.fd = os.dup(segment.fd)
+        self.messages: list[dict[str, Any]] = []  # of the epochs of which the ring may have a batch
+        self.epochs: list[tuple[int, int, int]] = []  # of these: the number, the ring's serial, the first sequence
+        self.held_up: tuple[int, int, float] = 0, 0, 0.0  # by which readers, at which sequence, since when
+
+    def note(self, message: dict[str, Any]) -> None:
+        """Keep a message for those who join later, and drop those of epochs of which the ring has no batch any more.
+
+        A short epoch may be one batch, so the ring may have as many epochs as entries.  Whoever joins at one of their
+        batches without its epoch's message would pass over it.
+        """
+        if message.get("serial") is None:  # of no epoch
+            return
+        self.messages.append(message)
+        if "epoch" not in message:
+            return
+        self.epochs.append((message["of"]["number"], message["serial"], message["first"]))
+        while len(self.epochs) > 1 and self.epochs[1][2] <= message["first"] - self.geometry["entries"]:
+            del self.epochs[0]
+        self.messages = [kept for kept in self.messages if kept["serial"] >= self.epochs[0][1]]
+
+    def messages_from(self, cursor: int) -> list[dict[str, Any]]:
+        """What a reader must know that begins with this sequence."""
+        ended = {message["serial"]: message["at"] for message in self.messages if "over" in message}
+        return [message for message in self.messages if ended.get(message["serial"], cursor + 1) > cursor]
+
+    def epoch_of(self, serial: int) -> int:
+        """The number of the epoch that has this serial; the serial, if it is not known any more."""
+        return next((number for number, other, _ in self.epochs if other == serial), serial)
+
+
+class ReaderRecord:
+    """A reader: a process, and its connection once it has one."""
+
+    def __init__(self, index: int | None, pid: int, death: int) -> None:
+        self.index = index
+        self.pid = pid
+        self.death = death
+        self.wire: Wire | None = None
+        self.unsent: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # messages until it connects, and descriptors
+        self.left = False  # it takes nothing more
+        self.has_closed = False  # it has left by itself
+
+    def drop_unsent(self) -> None:
+        """It will not connect any more."""
+        while self.unsent:
+            close_all(self.unsent.pop()[1])
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,211 @@
+"""One reader's side of a ring, in the process of its conductor and worker: what it may take, and what it holds."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hostile import entry_at, poke
+
+from shmloader._torch import ExceptionWrapper
+from shmloader.batch import objects
+from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.core.attached import AttachedSide
+from shmloader.core.batch_reader import BatchReader
+from shmloader.core.batch_writer import Writer
+from shmloader.core.ring import FILLED
+from shmloader.core.trainer import TrainerSide
+from shmloader.core.turns import Meter
+from shmloader.core.worker import WorkerSide
+from shmloader.readers.attachment import Memory
+from shmloader.ring.segment import Segment
+
+
+class Sides:
+    """A conductor that reads too, a worker that makes of each index its number, and readers."""
+
+    def __init__(self, readers: int = 1) -> None:
+        self.segment = Segment(1, 4, 4, 8, "memfd", None, False)
+        self.conductor = TrainerSide(self.segment, False, 2, True)
+        self.readers = self.conductor.read_elsewhere(True)
+        self.segment.format(self.conductor)
+        self.worker = WorkerSide(self.segment, False, 0, 0, 0)
+        self.writer = Writer(self.worker, objects, ChunkWalks())
+        self.read = BatchReader(ExceptionWrapper).read
+        self.attached = [self.attach() for _ in range(readers)]
+
+    def attach(self) -> AttachedSide:
+        given = self.readers.admit()
+        assert given is not None
+        self.fd = os.dup(self.segment.fd)
+        made = AttachedSide(Memory(self.segment.geometry, self.fd), False, *given, 2, Meter(0))
+        os.close(self.fd)
+        return made
+
+    def make(self) -> None:
+        task: Any = self.worker.claim()
+        self.writer.begin(len(task) if self.worker.rows else 0, None)
+        self.writer.write([torch.tensor(task), [f"text {index}" for index in task]])
+        self.worker.publish(FILLED)
+
+    def conduct(self) -> Any:
+        batch = self.read(self.conductor.take(), True)
+        return batch[0].tolist(), batch[1]
+
+    def take(self, side: AttachedSide, copy: bool = True) -> Any:
+        lease = side.lend()
+        assert lease is not None
+        batch = self.read(lease, copy)
+        del lease
+        side.took()
+        return batch[0].tolist(), batch[1]
+
+    def close(self) -> None:
+        self.attached.clear()
+        self.conductor.close()
+        self.segment.close()
+        vars(self).clear()  # the conductor has a view of its own
+
+
+@pytest.fixture
+def sides() -> Iterator[Sides]:
+    made = Sides()
+    yield made
+    made.close()
+
+
+def test_a_batch_of_chunks_is_ready_when_all_of_them_are_and_is_the_conductors(sides: Sides) -> None:
+    (side,) = sides.attached
+    for first in (0, 10):
+        sides.conductor.open_chunks([0, 0, 0], [[first, first + 1], [first + 2, first + 3], [first + 4]])
+        for _ in range(3):
+            assert not side.ready()
+            sides.make()
+        assert side.ready()
+        mine = sides.take(side)
+        assert mine == sides.conduct() == ([*range(first, first + 5)], [f"text {k}" for k in range(first, first + 5)])
+    assert not side.ready()
+
+
+def test_what_lend_gave_is_given_again_until_it_was_taken(sides: Sides) -> None:
+    (side,) = sides.attached
+    sides.conductor.open(0, [1])
+    sides.make()
+    lease = side.lend()
+    assert lease is not None and side.lend() is lease and side.cursor == 1 and side.slots.lent == 1
+    assert sides.read(lease, True)[0].tolist() == [1]
+    del lease
+    side.took()
+    assert side.slots.lent == 0 and not sides.readers.holds(0)
+    with pytest.raises(RuntimeError, match="sequence 1 is not ready"):
+        side.lend()
+
+
+def test_a_lease_that_cannot_be_read_holds_nothing_although_it_lives(sides: Sides) -> None:
+    (side,) = sides.attached
+    sides.conductor.open(0, [1])
+    sides.make()
+    lease = side.lend()
+    assert lease is not None and sides.readers.holds(0)
+    lease.fail()
+    side.took()
+    assert not sides.readers.holds(0) and side.slots.lent == 0
+
+
+def test_a_reader_that_was_dropped_passes_and_keeps_what_it_lends(sides: Sides) -> None:
+    (side,) = sides.attached
+    for k in range(2):
+        sides.conductor.open(0, [k])
+        sides.make()
+    lease = side.lend()
+    assert lease is not None
+    sides.readers.drop(0)
+    assert not side.ready() and side.passed and side.lend() is lease
+    side.took()
+    assert side.lend() is None and not side.skip() and not side.wait()
+    for k in range(2):
+        assert sides.conduct()[0] == [k]
+    for k in range(2, 8):  # the entries are opened again, and it holds up nothing
+        sides.conductor.open(0, [k])
+        sides.make()
+        assert sides.conduct()[0] == [k]
+    assert not side.ready() and side.passed
+    assert sides.read(lease, True)[0].tolist() == [0] and sides.readers.holds(0)
+    del lease
+    assert not sides.readers.holds(0)
+
+
+def overwritten_entry(sides: Sides) -> AttachedSide:
+    sides.conductor.open(0, [1])
+    sides.make()
+    poke(sides.segment, *entry_at(sides.segment, 0, "meta_size"), 0xFFFFFFF)
+    assert sides.attached[0].ready()
+    return sides.attached[0]
+
+
+def test_an_entry_that_cannot_be_right_is_an_error_for_who_is_due(sides: Sides) -> None:
+    with pytest.raises(RuntimeError, match="the ring's memory was overwritten"):
+        overwritten_entry(sides).lend()
+    assert sides.readers.holds(0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the collector does not run where an object is made")
+def test_it_is_none_for_who_was_dropped_meanwhile_because_the_entry_was_opened_again(sides: Sides) -> None:
+    lend = overwritten_entry(sides).lend
+
+    def collects(*_: Any) -> None:  # where the error is made, that is after the entries were read
+        sides.readers.drop(0)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(collects)
+    gc.set_threshold(1)
+    try:
+        lent = lend()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collects)
+    assert lent is None and not sides.readers.holds(0)
+
+
+@pytest.mark.parametrize("wakes", ["alarm", "publish", "bury", "leave"])
+def test_a_reader_that_sleeps_wakes(sides: Sides, wakes: str) -> None:
+    (side,) = sides.attached
+    sides.conductor.open(0, [1])
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append((side.wait(), side.passed, side.alarmed)))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    leave: Callable[[], None] = side.leave
+    does = {"alarm": side.alarm, "publish": sides.make, "leave": lambda: (leave(), side.alarm())}
+    does["bury"] = lambda: (sides.readers.bury(0), sides.make())
+    does[wakes]()
+    thread.join(10)
+    assert not thread.is_alive()
+    expected = {"alarm": (False, False, True), "publish": (True, False, False), "leave": (False, True, True)}
+    assert found == [expected.get(wakes, (False, True, False))]
+
+
+def test_the_conductor_sleeps_until_the_last_reader_has_taken_what_is_open() -> None:
+    sides = Sides(2)
+    one, other = sides.attached
+    for k in range(4):
+        sides.conductor.open(0, [k])
+        sides.make()
+    for k in range(4):
+        assert sides.conduct()[0] == sides.take(one)[0] == [k]
+    assert sides.readers.holding_up() == 2 and sides.readers.starved() == 1
+    thread = threading.Thread(target=sides.readers.wait_until_taken)
+    thread.start()
+    for k in range(4):
+        thread.join(0.05)
+        assert thread.is_alive() and sides.take(other)[0] == [k]
+    thread.join(10)
+    assert not thread.is_alive()
+    sides.close()
