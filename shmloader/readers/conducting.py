@@ -28,7 +28,7 @@ class ConductingIterator(RingIterator):
 
     def __init__(self, loader: Any, options: Options, host: Host) -> None:
         self._audience: Host = host
-        self._length: int | None = None  # the batches of an epoch, if the loader says so
+        self._length: int | None = None  # the batches of an epoch, where the loader has a length
         self._over_sent = -1  # the serial of the latest epoch whose end was sent
         self._began_sent = False  # the beginning of the epoch was sent
         self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
@@ -69,7 +69,7 @@ class ConductingIterator(RingIterator):
         self._audience.began(self._ring_number, self.epoch)
 
     def _send_left(self) -> None:
-        """Send where an epoch ends that is left after as many batches as the loader says.
+        """Send where an epoch ends that is left after as many batches as the loader has.
 
         The sampler was not asked for one more.  So only this tells a rank that goes to the end that it is there.
         """
