@@ -145,11 +145,12 @@ class ReaderIterator:
             if self._shutdown:
                 return False
             gone, closed = self._attachment.gone, ring.closed  # first: what was published before is ready then
-            if side.ready() and (self._is_of_this_epoch() or not is_left):
+            is_ready = side.ready()  # once: asked again, it could be true of a batch that is not looked at
+            if is_ready and (self._is_of_this_epoch() or not is_left):
                 continue  # it came meanwhile
             if gone:
                 raise RuntimeError(gone)
-            if closed or side.ready():
+            if closed or is_ready:
                 raise RuntimeError(self._left_text("closed its iterator" if closed else "begun another epoch"))
             _wait(side)
 

@@ -167,6 +167,33 @@ os.waitpid(server, 0)
     assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
 
 
+def test_a_batch_may_be_published_between_any_two_looks_for_it() -> None:
+    text = """
+class Late:
+    def __init__(self, side):
+        self.side, self.looks = side, 0
+
+    def __getattr__(self, name):
+        return getattr(self.side, name)
+
+    def ready(self):
+        self.looks -= 1
+        return self.looks < 0 and self.side.ready()
+
+server = forked(serve, loader(), NAME)
+batches = iter(attached())
+batches._ring.side = Late(batches._ring.side)
+got = []
+for at in range(20):
+    batches._ring.side.looks = at % 5
+    got.append(next(batches)[1].tolist())
+print(got == alone, sum(1 for _ in batches))
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["True 0"]
+
+
 def test_a_job_that_is_too_slow_is_dropped_and_keeps_what_it_has() -> None:
     text = """
 server = forked(lambda: serve(loader(), NAME, patience=0.2))
