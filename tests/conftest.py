@@ -403,6 +403,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(scripts.ROOT), str(scripts.ROOT / "tests")])
+    scripts.note_environment()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
     tqdm.tqdm.monitor_interval = 0  # otherwise the first bar of any test starts a thread that stays
     resource_tracker.ensure_running()

@@ -6,6 +6,7 @@ for a script's end, and reports both.  It ends when the socket is closed.
 """
 
 # ruff: noqa: F401
+import gc
 import json
 import multiprocessing.popen_fork
 import multiprocessing.queues
@@ -55,6 +56,9 @@ def forked(request: dict[str, str], pipes: list[int]) -> bool:
     return True
 
 
+# What is imported stays.  A collection in a script would copy its pages.
+gc.collect()
+gc.freeze()
 connection = socket.socket(fileno=int(sys.argv[1]))
 children: dict[int, int] = {}  # by pidfd
 assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in the scripts"

@@ -49,13 +49,25 @@ class Ran:
         return self.ended - float(self.out.split(maxsplit=1)[0])
 
 
+_NO_SCRIPTS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")  # a test's name, and what torch's compiler sets
+
+
 def environment() -> dict[str, str]:
-    """What a script finds in os.environ."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-        "OMP_NUM_THREADS": "1",
-    }
+    """What a script finds in os.environ: what this process has there, but for what changes from test to test.
+
+    Otherwise the server would have another environment than most tests, and most scripts a new interpreter.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name not in _NO_SCRIPTS}
+    return inherited | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+
+
+_usual: dict[str, str] = {}
+
+
+def note_environment() -> None:
+    """Note what scripts find there while no test has changed it, for the server may start in a test that has."""
+    _usual.clear()
+    _usual.update(environment())
 
 
 def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -132,7 +144,7 @@ class Server:
 
     def __init__(self) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environment = environment()
+        self._environment = dict(_usual)
         command = [sys.executable, "-u", str(SERVER), str(its.fileno())]
         with its:
             self.process = subprocess.Popen(

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from scripts import run_script
+from scripts import close_server, run_script, server_pids
 
 SAME = {
     "its end": "print('over')",
@@ -59,6 +59,17 @@ SAME = {
     "folder": "import os; print(os.getcwd())",
     "environment": "import os; print(sorted(os.environ.items()))",
 }
+
+
+def test_the_server_runs_it_whichever_test_starts_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    close_server()
+    with monkeypatch.context() as changed:
+        changed.setenv("SHMLOADER_OF_A_TEST", "1")
+        run_script("pass")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "set by an import")
+    for test in ("tests/one.py::test_one (call)", "tests/another.py::test_another (setup)"):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", test)
+        assert int(run_script("import os; print(os.getppid())").out) in server_pids()
 
 
 @pytest.mark.parametrize("script", SAME.values(), ids=SAME)
