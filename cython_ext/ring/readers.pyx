@@ -99,15 +99,23 @@ cdef class Readers:
         return at
 
     def find(self, uint64_t epoch, uint64_t batch):
-        """The first sequence of a batch of an epoch of the ring, if the ring still has it whole; otherwise None."""
+        """The sequence at which a reader begins that is due for this batch of an epoch of the ring first, or None.
+
+        It is the batch's first one, if the ring has it whole.  If the ring has only the batch before it, it is the
+        sequence behind that one: the batch will be opened there, or the epoch has ended there.
+        """
         cdef uint64_t at = self.oldest()
+        cdef bint follows = False
+        cdef bint is_its
         cdef ring_given *given
-        while at < self.sequences.next_open:
+        while at < self.sequences.next_open and not follows:
             given = &self.sequences.given[at % <uint64_t>self.entries]
-            if given.batch == batch and self.epoch_of[at % <uint64_t>self.entries] == epoch:
+            is_its = self.epoch_of[at % <uint64_t>self.entries] == epoch
+            if is_its and given.batch == batch:
                 return at
+            follows = is_its and given.batch + 1 == batch
             at += given.chunks
-        return None
+        return at if follows else None
 
     def named(self, uint64_t sequence):
         """The epoch and the number in it of the batch that a sequence is of, if the ring still has it; or None."""
@@ -126,6 +134,9 @@ cdef class Readers:
 
         Returns:
             The index and the sequence; None if all 32 are in use.
+
+        Raises:
+            LookupError: the ring has that sequence no more.
         """
         cdef uint64_t first, sequence
         cdef uint32_t bit
@@ -141,6 +152,8 @@ cdef class Readers:
         first = self.sequences.next_open if self.live or self.reads else max(self.all_took, self.oldest())
         if at is not None:
             first = at
+            if first < self.oldest():
+                raise LookupError(first)
         bit = <uint32_t>1 << k
         sequence = first
         while sequence < self.sequences.next_open:

@@ -75,7 +75,7 @@ class Host:
             made = self._rings[self._made] = RingRecord(self._made, ring.readers, segment)
             for reader in self._joined:
                 if not reader.left and (reader.index is not None or reader.wire is not None):  # it came before the ring
-                    self._admit(reader, made, None)
+                    self._admit(reader, made)
         return made.number
 
     def began(self, number: int, epoch: Epoch) -> None:
@@ -124,11 +124,15 @@ class Host:
         except OSError as error:  # without this message it would wait for ever
             self._drop(reader, f"a message could not be sent to it: {error}")
 
-    def _admit(self, reader: ReaderRecord, ring: RingRecord, at: int | None) -> None:
-        """Give a reader its place in a ring, and send it all that it needs to know of the ring."""
-        given = ring.readers.admit(at, reader.index)
+    def _admit(self, reader: ReaderRecord, ring: RingRecord) -> None:
+        """Give a reader its place in a ring that is made while it reads, and send it what it needs to know of it."""
+        given = ring.readers.admit(None, reader.index)
         assert given is not None, "there are more readers than indices"
         reader.index, cursor = given
+        self._send_ring(reader, ring, cursor)
+
+    def _send_ring(self, reader: ReaderRecord, ring: RingRecord, cursor: int) -> None:
+        """Send a reader all that it needs to know of a ring in which it has its place."""
         self._send(
             reader,
             {"ring": ring.number, "geometry": ring.geometry, "index": reader.index, "cursor": cursor},
@@ -276,13 +280,32 @@ class Host:
                 f"{len(self._joined)} readers have this loader, or lend batches of it. At most {MOST_READERS} can. "
                 "Close one, and drop its batches."
             )
-        at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
-        reader = ReaderRecord(None, wire.pid, os.dup(wire.death))
+        index, cursors = self._places(hello)
+        reader = ReaderRecord(index, wire.pid, os.dup(wire.death))
         reader.wire = wire
-        wire.send(self._greeting)
         self._joined.append(reader)
+        wire.send(self._greeting)
+        for number, cursor in cursors.items():
+            self._send_ring(reader, self._rings[number], cursor)
+
+    def _places(self, hello: dict[str, Any]) -> tuple[int | None, dict[int, int]]:
+        """Give a reader its place in each ring: its index, and the sequences with which it begins.
+
+        Meanwhile the thread that iterates may open entries again.  So only admit() knows whether a place still is one.
+        """
+        index: int | None = None
+        cursors: dict[int, int] = {}
         for number, ring in self._rings.items():
-            self._admit(reader, ring, at[number])
+            at = self._find(ring, hello)
+            try:
+                given = ring.readers.admit(at, index)
+                assert given is not None, "there are more readers than indices"
+            except LookupError:
+                for other in cursors:
+                    self._rings[other].readers.bury(index or 0)
+                raise RuntimeError(self._gone_text(ring, hello)) from None
+            index, cursors[number] = given
+        return index, cursors
 
     def _check_server(self, hello: dict[str, Any]) -> None:
         if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
@@ -296,17 +319,24 @@ class Host:
         if hello.get("batch") is None:
             return None
         epoch, batch = hello["epoch"], hello["batch"]
-        for number, serial, _ in ring.epochs:
-            if number == epoch and (found := ring.readers.find(serial, batch)) is not None:
-                return int(found)
+        for number, serial, first in ring.epochs:
+            if number == epoch:
+                found = first if batch == 0 else ring.readers.find(serial, batch)
+                if found is not None:
+                    return int(found)
+        if batch == 0 and (end := ring.end_before(epoch)) is not None:
+            return end
+        raise RuntimeError(self._gone_text(ring, hello))
+
+    def _gone_text(self, ring: RingRecord, hello: dict[str, Any]) -> str:
         readers = ring.readers
         named = readers.named(readers.all_took)
         following = "the one that is opened next"
         if named is not None:
             following = f"batch {named[1]} of epoch {ring.epoch_of(named[0])}"
-        raise RuntimeError(
-            f"Batch {batch} of epoch {epoch} is not in the ring any more. The next one in it is {following}. Attach "
-            "without a state to go on there."
+        return (
+            f"Batch {hello['batch']} of epoch {hello['epoch']} is not in the ring any more. The next one in it is "
+            f"{following}. Attach without a state to go on there."
         )
 
     def _drop_the_slow(self) -> None:

@@ -45,6 +45,12 @@ class RingRecord:
         ended = {message["serial"]: message["at"] for message in self.messages if "over" in message}
         return [message for message in self.messages if ended.get(message["serial"], cursor + 1) > cursor]
 
+    def end_before(self, number: int) -> int | None:
+        """The sequence behind an epoch's last batch, if the epoch with this number is the next one to begin."""
+        last, serial, _ = self.epochs[-1] if self.epochs else (-1, -1, 0)
+        ends = [message["at"] for message in self.messages if "over" in message and message["serial"] == serial]
+        return ends[-1] if ends and last + 1 == number else None
+
     def epoch_of(self, serial: int) -> int:
         """The number of the epoch that has this serial; the serial, if it is not known any more."""
         return next((number for number, other, _ in self.epochs if other == serial), serial)

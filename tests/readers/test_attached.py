@@ -19,6 +19,7 @@ from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.attached import AttachedSide
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.batch_writer import Writer
+from shmloader.core.epoch_counts import EpochCounts
 from shmloader.core.ring import FILLED
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.turns import Meter
@@ -116,6 +117,28 @@ def test_a_lease_that_cannot_be_read_holds_nothing_although_it_lives(sides: Side
     lease.fail()
     side.took()
     assert not sides.readers.holds(0) and side.slots.lent == 0
+
+
+def test_the_place_of_a_batch_is_known_while_the_ring_has_it_or_the_one_before_it(sides: Sides) -> None:
+    conductor, readers = sides.conductor, sides.readers
+    for serial, count in enumerate((3, 9)):
+        conductor.begin_epoch(EpochCounts(), True, None, serial, False)
+        for k in range(count):
+            at = conductor.sequences.next_open
+            assert readers.find(serial, k) == (at if k else None)  # only the host knows where an epoch begins
+            conductor.open(0, [k])
+            assert readers.named(at) == (serial, k)
+            assert readers.find(serial, k) == at and readers.find(serial, k + 1) == at + 1
+            assert readers.find(serial, k + 2) is None
+            sides.make()
+            sides.take(sides.attached[0])
+            sides.conduct()
+        if not serial:
+            assert readers.find(0, 3) == 3  # where the epoch has ended
+    assert readers.find(1, 0) is None and readers.find(0, 3) is None
+    with pytest.raises(LookupError):  # its entry was opened again between find() and admit()
+        readers.admit(4)
+    assert readers.known == 1
 
 
 def test_a_reader_that_was_dropped_passes_and_keeps_what_it_lends(sides: Sides) -> None:

@@ -100,6 +100,43 @@ except ConnectionError as error:
     assert rest == ["True 20 1", "20", "True"]
 
 
+def test_a_job_goes_on_wherever_the_one_before_it_has_left() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+torchs, epochs = loader(), []
+for _ in range(14):
+    epochs.append([k.tolist() for _, k in torchs])
+at = 0
+for taken in (1, 4, 7, 16, 19, 20, 21):  # behind the 20th comes the end
+    first = attached()
+    batches = iter(first)
+    got = [next(batches)[1].tolist() for _ in range(min(taken, 20) - 1)]
+    while not batches._ring.side.ready():
+        time.sleep(0.001)
+    os.kill(server, signal.SIGSTOP)  # so it opens nothing more before the first job has left
+    got.append(next(batches)[1].tolist())
+    if taken > 20:
+        got += list(batches)
+    state = first.state_dict()
+    first.close()
+    os.kill(server, signal.SIGCONT)
+    second = attached()
+    second.load_state_dict(state)
+    rest = [k.tolist() for _, k in second]
+    if taken >= 20:
+        rest = rest or [k.tolist() for _, k in second]
+        print(got == epochs[at], rest == epochs[at + 1])
+        at += 2
+    else:
+        print(got + rest == epochs[at])
+        at += 1
+    second.close()
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["True"] * 5 + ["True True"] * 2
+
+
 def test_a_job_that_joins_in_mid_epoch_names_no_batch_before_it_has_one() -> None:
     text = """
 server = forked(serve, loader(), NAME)
