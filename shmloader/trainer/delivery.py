@@ -158,9 +158,9 @@ class Delivery(ReaderSide):
 
 
 class PassedOn(Delivery):
-    """Takes batches for other processes, and reads none: NOTE [ Readers ] in readers.pxd.
+    """Takes batches that only other processes read: NOTE [ Readers ] in readers.pxd.
 
-    What it gives in place of a batch is None.
+    Its read() returns None in place of a batch.
     """
 
     def read(self) -> Any:

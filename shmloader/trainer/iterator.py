@@ -5,8 +5,7 @@ schedule opens their batches for workers, the ring keeps their order, Delivery m
 publish, and Steps goes from one batch to the next (step.py).  The order of draws from the generators, the seeds, the
 errors and their texts are torch's, because people rely on that contract.
 
-torch's iterator class is inherited from for its name alone, because others ask whether an iterator is one of that
-class.
+RingIterator inherits from torch's iterator class only because other libraries test for that class by isinstance().
 
 NOTE [ Shutdown ]
 
