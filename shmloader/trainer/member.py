@@ -13,14 +13,14 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
 from shmloader.system.handed_over import HandedOver
 from shmloader.system.signals import held, let_through
-from shmloader.trainer.crew import PATIENCE, Crew
 from shmloader.trainer.later_code import is_of_script
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
+from shmloader.trainer.worker_set import PATIENCE, WorkerSet
 from shmloader.worker.crew_loop import SHARED
 
 
-class Member(Crew):
+class Member(WorkerSet):
     """The workers of one iterator, which serve other iterators of the crew as well.
 
     Args:
@@ -28,7 +28,7 @@ class Member(Crew):
         iterator: The iterator.
         steals: Whether any of them may claim what is open.
 
-    The other arguments are Crew's.
+    The other arguments are WorkerSet's.
 
     Attributes:
         number: Of its ring.
@@ -63,7 +63,7 @@ class Member(Crew):
     # ------------------------------------------------------------------------------------------------- joining
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
-        """Have the workers join.  Args: as for Crew."""
+        """Have the workers join.  Args: as for WorkerSet."""
         shared, iterator = self._shared, self.iterator()
         loader = None if iterator is None else iterator.loader()
         self._loader = -1 if loader is None else shared.number_of(loader)

@@ -63,10 +63,10 @@ from shmloader.system.signals import held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
-from shmloader.trainer.crew import Crew
 from shmloader.trainer.later_code import Code, code_of_script, defined_later
 from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
+from shmloader.trainer.worker_set import WorkerSet
 from shmloader.worker.crew_loop import SHARED, work_in_crew
 
 MOST_WORKERS = 0xFFFF
@@ -101,7 +101,7 @@ class _Signals:
             self.messages.leave(index)
 
 
-class SharedWorkers(Crew):
+class SharedWorkers(WorkerSet):
     """The workers of a crew, once any of its loaders is iterated.
 
     Args:

@@ -598,7 +598,7 @@ class Ring:
         return True
 
     def stop(self, s: bytearray, pc: int, toll: int, join: int) -> int:
-        """Crew.stop(), by whichever thread."""
+        """WorkerSet.stop(), by whichever thread."""
         if pc == join:
             over = s[WATCHER] == W_NOTE and all(s[PC + w] in (LEFT, DEAD) for w in range(self.workers))
             return join + 1 if over else join

@@ -37,7 +37,7 @@ REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to 
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
-class Crew:
+class WorkerSet:
     """The workers of one ring.
 
     The kernel reports a worker's death.  A thread of the trainer sleeps on the workers' descriptors, and raises the
