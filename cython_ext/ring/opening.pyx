@@ -165,7 +165,7 @@ cdef class OpeningSide(Ring):
         a signal handler may raise there.
 
         Args:
-            workers: whose each chunk is.
+            workers: the worker of each chunk.
             tasks: the indices of each chunk's rows, a list each.
             seed: of the batch.
         """
@@ -197,7 +197,7 @@ cdef class OpeningSide(Ring):
     def open_window(self, list tasks, list samples, list seeds) -> None:
         """Give the next batches to workers, together: NOTE [ Windows ].
 
-        They are opened all or none, as in open_chunks().
+        As in open_chunks(), either all are opened or none.
 
         Args:
             tasks: in the order in which they are to be made.  Each has four parts: the batch's place in the window, the

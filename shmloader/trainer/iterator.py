@@ -368,7 +368,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._segment.close()
 
     def _keep_states(self) -> None:
-        """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams go on."""
+        """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams continue."""
         reading = self._ring.current.reading
         delivered = reading.delivered
         if self._streams and not reading.ended and delivered.states is None:

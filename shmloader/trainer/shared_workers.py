@@ -108,7 +108,7 @@ class SharedWorkers(WorkerSet):
         count: How many.
         context: multiprocessing, or a context of it.
         template: Whether a template process forks them.
-        outlives: Whether workers go on when their group is sent a signal.
+        outlives: Whether workers survive a signal to their group.
     """
 
     def __init__(self, count: int, context: Any, template: bool, outlives: bool) -> None:

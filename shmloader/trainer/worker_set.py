@@ -51,7 +51,7 @@ class WorkerSet:
         respawn: Whether dead workers are replaced; if not, a death is an error.
         reissue: Whether the batch that a dead worker held can be made again; it cannot if the dataset is a stream.
         timeout: How many seconds a batch may take, 0 for any number.
-        outlives: Whether workers go on when their group is sent a signal: NOTE [ Group signals ].
+        outlives: Whether workers survive a signal to their group: NOTE [ Group signals ].
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class WorkerSet:
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
         worker = self._process(index, first)
-        name = getattr(worker, "name", None)  # a context may have processes of its own making
+        name = getattr(worker, "name", None)  # a context may have its own class of processes
         try:
             if name is not None:
                 worker.name = FollowingName(name, self.outlives)
@@ -181,7 +181,7 @@ class WorkerSet:
                 interpreter is going down, so that all workers have been ended and no thread can be started.
         """
         self._ring.clear_alarm()  # first, so that a death from here on raises it again
-        # Not is_alive(): under forkserver it hears of a death from the server, later than the watching thread does.
+        # Not is_alive(): under forkserver the server reports a death to it, later than the kernel does to that thread.
         # A worker that was dismissed may leave, but not while something is open for it.
         ended = self._ended.copy()  # because the watching thread adds to it
         dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
@@ -206,7 +206,7 @@ class WorkerSet:
     def _end_by_server(self, index: int) -> str:
         """How a worker ended.  torch reports only children of this process, and not those of the fork server."""
         worker = self.workers[index]
-        with contextlib.suppress(AssertionError):  # a process of another making
+        with contextlib.suppress(AssertionError):  # a process of another class
             worker.join(REAPED)
         return "" if worker.exitcode is None else end_of(worker)
 
@@ -259,7 +259,7 @@ class WorkerSet:
                 self._start_watch()
 
     def _replace_one(self, index: int) -> None:
-        """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
+        """Start another process as this worker.  Nothing is lost by that: NOTE [ Slot ring ]."""
         worker = self.workers[index]
         worker.join()  # once it is reaped, it can write nothing more
         ended = self._hung.pop(index, None) or end_of(worker)
