@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from model.promises import NO_DEADLOCK, NO_IDLER, Violated
 
-HEARS = "who sleeps has heard all that it was sent"
+HEARS = "a sleeping worker has received all its messages"
 AFTER_CLOSE = "nobody fills a payload of a ring that is closed"
 MUTANTS = (
     "looks into one ring before it sleeps",

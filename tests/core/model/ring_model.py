@@ -356,7 +356,7 @@ class Ring:
         if s[MEANT + e] not in (w, ANY):
             raise Violated(OWN)
         s[STATE + e] = CLAIMED
-        if self.mutant != "claim does not say who":
+        if self.mutant != "claim does not record who":
             s[OWNER + e] = self.name(s, w)
         s[CURRENT + me] = self.row(s, s[CURSOR + me]) + 1
         self.write(s, me, TORN)
@@ -463,7 +463,7 @@ class Ring:
             open_still = (s[SEQ + e], s[STATE + e], s[OWNER + e]) == (cursor, OPEN, ANY)
             to = self.claim(s, me, w) if open_still or mutant == "claim by store" else LOOK
             if s[bell] and to != LOOK:
-                to = RISE if mutant == "who rises clears its bit behind the claim" else to
+                to = RISE if mutant == "a worker that rises clears its bit after its claim" else to
         elif pc == LEAVE:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
         elif pc in (PEEK, TASK):
@@ -512,7 +512,7 @@ class Ring:
         if to == LOOK and pc != LOOK:
             s[bell] &= SLEEPER
             s[LEAVING + me] = 0
-            if s[bell] and pc in (AGAIN, SLEEP) and self.steal and not mutant.startswith("who rises"):
+            if s[bell] and pc in (AGAIN, SLEEP) and self.steal and not mutant.startswith("a worker that rises"):
                 to = RISE
         s[PC + me] = to
         if to == LEFT:
@@ -586,7 +586,7 @@ class Ring:
         elif pc == T_STOP:
             here = [w for w in range(self.workers) if s[PC + w] not in (LEFT, DEAD)]
             if s[TAKEN] == self.sequences and any(s[DISMISSED + w] for w in here):
-                return False  # for the model's sake: who is dismissed leaves before the end
+                return False  # for the model's sake: a dismissed worker leaves before the end
             s[TRAINER] = T_DONE if s[SHUT] else self.stop(s, T_STOP, T_TOLL, T_JOIN)
         elif pc in (T_TOLL, T_JOIN):
             s[TRAINER] = self.stop(s, pc, T_TOLL, T_JOIN)
