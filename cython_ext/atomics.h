@@ -54,7 +54,7 @@ typedef struct {
     uint64_t used;                     /* bytes written, from the payload's start */
     uint32_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
     uint32_t plan_at, plan_size;       /* in the entry's area: the plan */
-    uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
+    uint64_t objects_at, objects_size; /* the pickled leaves: in the payload (a table), a chunk's in the area */
     uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
     uint32_t state_size;               /* bytes in the cell, or NO_ROOM; without a cell: bytes of its report */
 } ring_answer;
@@ -78,10 +78,11 @@ typedef struct {
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t word;
-    _Atomic uint64_t claimed_at; /* when a worker claimed it; in OPEN, as the next two, of an earlier sequence */
+    /* In OPEN, the three times are still those of an earlier sequence; published_at also in CLAIMED. */
+    _Atomic uint64_t claimed_at; /* when a worker claimed it */
     ring_ask ask;
     _Atomic uint64_t fetched_at;   /* when its samples were there, and were about to be collated; 0: not yet */
-    _Atomic uint64_t published_at; /* when it was about to be published; in CLAIMED, of an earlier sequence */
+    _Atomic uint64_t published_at; /* when it was about to be published */
     ring_answer answer;
 } ring_entry;
 
@@ -102,14 +103,14 @@ typedef struct {
     _Atomic uint64_t idle_ns;   /* between what it published and what it claimed next, of one epoch */
     _Atomic uint64_t behind_ns; /* of idle_ns, as far as it slept: while the trainer waited for another's batch */
     _Atomic uint64_t cpu_ns, delayed_ns; /* while it made batches: it ran on a core, it was ready to run and had none */
-    _Atomic uint64_t probed_ns; /* the time that the last two are of */
+    _Atomic uint64_t probed_ns; /* the length of the time in which the last two were measured */
 } ring_worker;
 
 typedef struct {
     _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for epoch_... */
     uint32_t version, workers, entries, payloads, in_order, batches;
     uint64_t epoch_seed[2]; /* by the epoch's parity; before the first task of that epoch is opened, and seen with it */
-    uint32_t epoch_drops[2]; /* likewise; 1: the epoch before that was begun early, and is not the user's */
+    uint32_t epoch_drops[2]; /* likewise; 1: the epoch before it was begun early and then dropped */
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
     uint32_t readers;                                    /* 1: other processes may read, NOTE [ Readers ]; 0: none do */
@@ -117,7 +118,7 @@ typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t reader_bell; /* all readers sleep on it; likewise, where there are readers */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
-    _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */
+    _Atomic uint32_t revocations; /* how often claims were revoked; then workers walk again from earlier on */
     uint32_t folds; /* how often free payloads gave their pages back; written while none is in flight, seen with a task */
     /* The trainer's figures. */
     _Alignas(RING_LINE) _Atomic uint64_t asked_at; /* when next() was called; 0: it is not in next() */
@@ -127,12 +128,12 @@ typedef struct {
     _Atomic uint64_t samples, bytes;        /* that were taken */
     _Atomic uint64_t asked, empty, ready;   /* calls of next(); those that found none ready; ready batches, over all */
     _Atomic uint64_t lent, copied, deaths;  /* batches lent now; batches copied out; workers that died */
-    _Atomic uint64_t user_waited_ns, user_stepped_ns; /* where a thread is ahead of the user (device=): the user's */
-    _Alignas(RING_LINE) char label[RING_LINE]; /* what the loader is of, ending with a 0; written once */
+    _Atomic uint64_t user_waited_ns, user_stepped_ns; /* the user's own, if a prefetch thread calls next() (device=) */
+    _Alignas(RING_LINE) char label[RING_LINE]; /* the dataset's name, ending with a 0; written once */
 } ring_header;
 
-/* A payload slot.  `overflowed` is plain: it belongs to whoever holds the sequence that names the payload, and travels
- * with the release and acquire of its sequence word. */
+/* A payload slot.  `overflowed` is plain: only the process that holds the sequence that names the payload uses it, and
+ * the release and acquire of the sequence's word order its accesses. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
     uint32_t overflowed;                            /* 1: its pages are in the memfd, for /dev/shm had no room */
@@ -141,11 +142,11 @@ typedef struct {
     _Atomic uint64_t word;
 } ring_payload;
 
-/* What a worker remembers for the one that takes its place: the generators' states, before the word that vouches for
- * them.  There are two of these a worker: what the sequence published last has left stays, however often somebody dies
- * before the next one is published, and the other one is written. */
+/* What a worker leaves for its successor: the states of its random generators after one sequence, and then `after`,
+ * which makes them valid.  Each worker has two of these.  One has the states after the last published sequence, and the
+ * other one is written.  So a valid one is left, however often workers die before the next sequence is published. */
 typedef struct {
-    _Alignas(RING_LINE) _Atomic uint64_t after; /* the sequence whose end this tells of, plus 1; 0: nothing */
+    _Alignas(RING_LINE) _Atomic uint64_t after; /* the sequence after which the states were so, plus 1; 0: none */
     uint64_t size;                              /* bytes that follow */
 } ring_memory;
 
@@ -166,8 +167,8 @@ static inline uint64_t ring_load(const ring_entry *e)
 
 /* acquire, pairs with ring_open: the task is whole, and the trainer has stopped reading the payload.
  * (The ring_load that saw OPEN already synchronised; this keeps the claim correct without it.)
- * release, so that who sees the claim sees ring_rise before it.
- * `who` is what OPEN says: this worker, or RING_ANY; then others may have been quicker, and it fails. */
+ * release, so that a process that sees the claim sees the ring_rise before it.
+ * `who` is the owner that OPEN names: this worker, or RING_ANY.  Then it fails if another worker was quicker. */
 static inline int ring_claim(ring_entry *e, uint64_t seq, uint32_t who, uint32_t me)
 {
     uint64_t want = ring_pack(seq, who, RING_OPEN);
@@ -184,9 +185,8 @@ static inline int ring_publish(ring_entry *e, uint64_t seq, uint32_t me)
                                                    memory_order_release, memory_order_relaxed);
 }
 
-/* acq_rel, by the trainer, once the worker that claimed it is dead and reaped, and so can write nothing more: the
- * sequence is open again, for `who`: the worker that takes its place, or RING_ANY.  Pairs with their ring_load and
- * ring_claim. */
+/* acq_rel, by the trainer: opens a sequence again whose worker is dead and reaped, and so can write nothing more.
+ * `who` is that worker, which has a successor, or RING_ANY.  Pairs with their ring_load and ring_claim. */
 static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead, uint32_t who)
 {
     uint64_t want = ring_pack(seq, dead, RING_CLAIMED);
@@ -194,7 +194,7 @@ static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead, uint32
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
-/* release / acquire, with one another: who sees the new count also sees the words that were opened again before it. */
+/* release / acquire, with one another: a worker that sees the new count also sees the words that were opened again. */
 static inline void ring_note_revoked(ring_header *h)
 { atomic_fetch_add_explicit(&h->revocations, 1, memory_order_release); }
 static inline uint32_t ring_revocations(const ring_header *h)
@@ -205,14 +205,14 @@ static inline uint32_t ring_revocations(const ring_header *h)
 static inline void ring_open(ring_entry *e, uint64_t seq, uint32_t owner)
 { atomic_store_explicit(&e->word, ring_pack(seq, owner, RING_OPEN), memory_order_release); }
 
-/* release / acquire, with one another: who sees the flag also sees all that was opened before it was raised. */
+/* release / acquire, with one another: a worker that sees the flag also sees all that was opened before. */
 static inline void ring_raise(_Atomic uint32_t *flag) { atomic_store_explicit(flag, 1, memory_order_release); }
 static inline int ring_raised(const _Atomic uint32_t *flag)
 { return (int)atomic_load_explicit((_Atomic uint32_t *)flag, memory_order_acquire); }
 
-/* relaxed: an amount to report and to add up; nobody reads memory on the strength of it. */
+/* relaxed: only an amount, for reports and sums.  No memory is read because of its value. */
 static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
-{ /* the most that anybody has: the workers of several chunks commit for the same payload */
+{ /* only upwards, because the workers of several chunks commit pages of one payload at the same time */
     uint64_t before = atomic_load_explicit(&p->committed, memory_order_relaxed);
     while (before < bytes && !atomic_compare_exchange_weak_explicit(&p->committed, &before, bytes,
                                                                     memory_order_relaxed, memory_order_relaxed)) {}
@@ -233,8 +233,8 @@ static inline void ring_add(_Atomic uint64_t *figure, uint64_t more)
 static inline void ring_note_doing(ring_worker *w, uint32_t what, uint64_t since)
 { ring_note(&w->doing, since / RING_DOINGS * RING_DOINGS | what); }
 
-/* release / acquire, with one another: the states precede the word.  What is being overwritten is forgotten first
- * (ring_forget), and a fence keeps the new states behind that. */
+/* release / acquire, with one another: the states precede the word.  Before states are overwritten, ring_forget clears
+ * their word, and its fence keeps the writes of the new states from moving before that. */
 static inline void ring_remember(ring_memory *m, uint64_t seq)
 { atomic_store_explicit(&m->after, seq + 1, memory_order_release); }
 static inline void ring_forget(ring_memory *m)
@@ -246,7 +246,7 @@ static inline uint64_t ring_remembered(const ring_memory *m)
 { return atomic_load_explicit((_Atomic uint64_t *)&m->after, memory_order_acquire); }
 
 /* The word of a payload that several processes read, due:32 | held:32: NOTE [ Readers ].
- * Who is due has not taken the batch yet; who holds it reads or lends it. */
+ * A reader that is due has not taken the batch yet.  A reader that holds it reads it or lends it. */
 static inline uint64_t ring_due(uint64_t bits)  { return bits << 32; }
 static inline uint64_t ring_held(uint64_t bits) { return bits & 0xffffffff; }
 
@@ -255,8 +255,8 @@ static inline uint64_t ring_held(uint64_t bits) { return bits & 0xffffffff; }
 static inline uint64_t ring_word(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->word, memory_order_acquire); }
 
-/* release, by the conductor, before ring_open: what it says of the batch precedes the word, and a reader that has
- * loaded READY sees both.  A store, because nobody else changes a word that is 0. */
+/* release, by the conductor, before ring_open: `chunks` and `samples` precede the word, and a reader that has loaded
+ * READY sees both.  A store, because nobody else changes a word that is 0. */
 static inline void ring_mark_due(ring_payload *p, uint32_t readers)
 { atomic_store_explicit(&p->word, ring_due(readers), memory_order_release); }
 
@@ -282,15 +282,15 @@ static inline int ring_take_part(ring_payload *p, uint32_t reader, uint64_t *aft
 static inline uint64_t ring_let_go(ring_payload *p, uint32_t reader)
 { return atomic_fetch_and_explicit(&p->word, ~(uint64_t)reader, memory_order_acq_rel) & ~(uint64_t)reader; }
 
-/* acq_rel, by the conductor: these bits count no more.  A dead reader's are both; of one that is dropped, due alone,
- * because it may be reading what it holds. */
+/* acq_rel, by the conductor: clears these bits.  For a dead reader they are both of its bits.  For a reader that is
+ * dropped it is only the due bit, because that reader may still read what it holds. */
 static inline void ring_strike(ring_payload *p, uint64_t bits)
 { atomic_fetch_and_explicit(&p->word, ~bits, memory_order_acq_rel); }
 
 /* NOTE [ Cache table ]
  *
- * Where each picture lies that was kept decoded: an open-addressed table of words, in memory that all processes of a user
- * map.  A word is 0, a claim or an entry:
+ * An open-addressed table of words has the place of each picture that is kept decoded.  All processes of a user map it.
+ * A word is 0, a claim or an entry:
  *
  *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40
  *     entry   state 2:2 | tag, bits of the picture's key:26 | place of its bytes, in units of CACHE_UNIT:36
@@ -303,13 +303,13 @@ static inline void ring_strike(ring_payload *p, uint64_t bits)
  *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, whatever is killed when.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
  *        what was kept first is worth as much as what would come in its place.
- *     4. A claim names a process by its pid and its start.  A pid that was given again has another start.  The claim of
- *        a process that has ended is taken over, by compare-and-swap from the very word that was judged, by the next one
- *        whose way leads there.  No two processes agree on that beforehand.
- *     5. A living process may be taken for dead, for pids of another namespace mean nothing here.  Then its publish
+ *     4. A claim names a process by its pid and its start.  If the pid is given to another process later, that process
+ *        has another start.  A process that meets the claim of one that has ended puts its own claim there, by
+ *        compare-and-swap.  If two processes try that, one succeeds, and the other does without the cache this time.
+ *     5. A living process may be taken for dead, because pids of another namespace mean nothing here.  Then its publish
  *        fails, because its claim is gone, and its bytes are lost.  A mistake costs a picture that is decoded twice.
  *
- * Pages of the table belong to memory without a file, so no full disk can strike when a word is written.  The model in
+ * The table is in memory without a file, so writing a word cannot fail because a disk is full.  The model in
  * tests/core/model/cache_model.py visits every interleaving; each of its faults breaks one of these rules. */
 enum { CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY };
 enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES = 64, CACHE_VERSION = 1 };
@@ -356,8 +356,8 @@ static inline int cache_claim(_Atomic uint64_t *word, uint64_t seen, uint64_t mi
     return atomic_compare_exchange_strong_explicit(word, &seen, mine, memory_order_relaxed, memory_order_relaxed);
 }
 
-/* relaxed: the bytes are the caller's by the sum itself, and nobody reads them on the strength of it.  A sum and not an
- * add, so that one that does not fit leaves the amount as it was.  UINT64_MAX: they do not fit. */
+/* relaxed: the new sum alone makes the bytes the caller's.  Returns where they begin.  A compare-and-swap and not an
+ * add, so that a request that does not fit leaves the sum as it was, and returns UINT64_MAX. */
 static inline uint64_t cache_reserve(cache_header *h, uint64_t bytes)
 {
     uint64_t at = atomic_load_explicit(&h->used, memory_order_relaxed);
@@ -382,7 +382,7 @@ static inline int cache_release(_Atomic uint64_t *word, uint64_t mine)
     return atomic_compare_exchange_strong_explicit(word, &mine, 0, memory_order_relaxed, memory_order_relaxed);
 }
 
-/* relaxed, as all figures.  cache_raise: the largest value that anybody gave; whether it was this one. */
+/* relaxed, as all figures.  cache_raise sets a figure to `value` if that is larger, and returns whether it was. */
 static inline uint64_t cache_count(_Atomic uint64_t *figure, uint64_t more)
 { return atomic_fetch_add_explicit(figure, more, memory_order_relaxed); }
 static inline int cache_raise(_Atomic uint64_t *figure, uint64_t value)
@@ -394,14 +394,13 @@ static inline int cache_raise(_Atomic uint64_t *figure, uint64_t value)
     return 0;
 }
 
-/* A plain word that somebody may overwrite who should not: volatile, so that the value that was checked is the value
- * that is used. */
+/* Reads a plain word that a faulty process may overwrite.  volatile, so that the checked value is the value in use. */
 static inline uint64_t ring_once(const uint64_t *word)    { return *(const volatile uint64_t *)word; }
 static inline uint32_t ring_once_32(const uint32_t *word) { return *(const volatile uint32_t *)word; }
 
-/* An eventcount.  Sleeper and ringer meet in one word, so its modification order decides every race and no
- * store-load (seq_cst) fence is needed: either the ringer's add sees the sleeper bit, or the sleeper's or reads
- * from the add, and the look that follows sees what the ringer did before it.
+/* An eventcount.  Sleeper and ringer change one word, so its modification order decides every race and no store-load
+ * (seq_cst) fence is needed.  If the sleeper was first, the ringer's add returns its bit, and the ringer wakes it.  If
+ * the ringer was first, the sleeper's atomic OR reads from the add, and the look that follows sees what it did.
  * ring_ring: acq_rel, pairs with ring_announce.  Not _PRIVATE: other processes wait. */
 static inline void ring_wake(_Atomic uint32_t *bell)
 {
@@ -440,15 +439,15 @@ static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct
     return r == 0 || errno == EAGAIN ? 0 : errno;
 }
 
-/* release / acquire, with one another: who sees that a message was sent finds it in its socket.  By one thread at a
- * time, which rings the bell next. */
+/* release / acquire, with one another: a worker that sees the new number finds the message in its socket.  Only one
+ * thread at a time calls ring_notify, and it rings the bell next. */
 static inline uint32_t ring_notify(ring_worker *w)
 { return atomic_fetch_add_explicit(&w->notices, 1, memory_order_release) + 1; }
 static inline uint32_t ring_notices(const ring_worker *w)
 { return atomic_load_explicit((_Atomic uint32_t *)&w->notices, memory_order_acquire); }
 
-/* release / acquire, with one another: who sees that a worker has heard of a ring's end sees all that it wrote there.
- * The trainer's bell is rung next. */
+/* release / acquire, with one another: when the trainer sees that a worker has received the message to leave a ring, it
+ * sees all that the worker wrote there.  The worker rings the trainer's bell next. */
 static inline void ring_hear(ring_worker *w, uint32_t messages)
 { atomic_store_explicit(&w->heard, messages, memory_order_release); }
 static inline uint32_t ring_heard(const ring_worker *w)

@@ -85,7 +85,7 @@ class BothSides:
         self.segment.format(self.trainer)
         self.worker = WorkerSide(*self.sides, 0, 0, 0)
         self.writer = Writer(self.worker, objects, ChunkWalks())
-        self.delivery = Delivery(self.trainer, crew=None, spare=2, timeout=0, ends=ends, dismisses=False)
+        self.delivery = Delivery(self.trainer, worker_set=None, spare=2, timeout=0, ends=ends, dismisses=False)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
 

@@ -46,11 +46,11 @@ def throughput_of(
         batches, seconds, batches_per_second, bytes_per_second;
         trainer_cpu, workers_cpu, tree_cpu: seconds of processor time a batch, user and system: of this process, of
         all its descendants, and of both;
-        tree_seconds: the last, for the whole measurement;
+        tree_seconds: as tree_cpu, but for the whole measurement;
         trainer_faults, tree_faults: minor page faults a batch, of this process, and of it and its descendants;
         next_p50, next_p99, next_max: seconds that next() took;
-        shared_peak: the most bytes of shared memory that the machine had more than before the loader was made (observed
-        during some further batches, after the rest);
+        shared_peak: by how many bytes the machine's shared memory grew at most after the loader was made, observed
+        during some further batches;
         start_up: seconds from making the loader, with its modules imported, to its first batch.
     """
     what = CASES[case]

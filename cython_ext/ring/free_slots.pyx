@@ -63,7 +63,7 @@ cdef class Slots:
         return self.free[self.frees]
 
     cdef bint has_free(self) noexcept:
-        """Have one that nobody reads on top of the stack, if there is one."""
+        """Whether a free payload is read by nobody; if so, move it to the top of the stack."""
         cdef int k, payload
         if self.words == NULL:
             return self.frees > 0

@@ -35,10 +35,11 @@ cdef class Steps:
 
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all that is half done: the
-           index that was drawn and not opened, and the batch that was taken and not handed out.  The next call goes on from
-           there.  No batch is lost, except one that next() had already returned.  It is the same if an index
-           cannot be opened: the error comes from the next() that tried, and the following next() returns its batch and
-           opens nothing.  Otherwise a lasting lack of memory would hold back batches that are made.
+           index that was drawn and not opened, and the batch that was taken and not handed out.  The next call
+           continues from there.  No batch is lost, except one that next() had already returned.
+           Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
+           following next() returns that batch, and opens nothing.  Otherwise, if memory is short for long, no batch
+           that is made would come out.
         2. If the handler raised in the sampler, the sampler's place may be lost, because that ends a generator.  Then
            the indices up to that place are drawn again, or an error reports that this is impossible (source.py).
         3. Several threads may call next() of one iterator.  One of them is in here.  The others wait until it has left,
@@ -47,8 +48,8 @@ cdef class Steps:
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
         5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more
            (next_epoch.py), and opens its batches while those of the current one are taken.  They are two objects with
-           numbers of their own, so an error in the next epoch leaves the current one unchanged.  It marks the next
-           epoch as failed, and iter() begins that epoch again, where the error comes again.
+           numbers of their own, so an error in the next epoch leaves the current one unchanged.  The next epoch is
+           then marked as failed.  iter() begins it again, and raises the error if it comes again.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
            then comes in the batch's place, and counts as the batch.  A lack of memory is not the batch's fault, so its
            index stays, and the next call tries once more.

@@ -16,7 +16,7 @@ from shmloader.core.window cimport given_task
 
 cdef class OpeningSide(Ring):
     cdef readonly Sequences sequences   # those in flight
-    cdef readonly Slots slots           # whose each payload is
+    cdef readonly Slots slots           # which payloads are free, and who has the others
     cdef readonly Turns turns           # measures them
     cdef readonly Readers readers       # the other processes that read; None: there are none
     cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
@@ -24,11 +24,11 @@ cdef class OpeningSide(Ring):
     cdef readonly int under_way         # batches opened and not taken, of both
     cdef public int most                # how many may be; never more than `batches`
     cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last
-    cdef readonly bint stopped          # workers are to leave
-    cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: each for itself
+    cdef readonly bint stopped          # workers were asked to leave
+    cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: one by one
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
     cdef readonly bint wants_room       # a batch was not opened, because readers have not taken the batches before it
-    cdef Cells cell_owners              # whose each cell is
+    cdef Cells cell_owners              # which sequence or worker has each cell
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
     cdef TaskWriter tasks

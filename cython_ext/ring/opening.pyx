@@ -64,8 +64,8 @@ cdef class OpeningSide(Ring):
     def begin_next(self, EpochCounts epoch, dataset_epoch=None, uint64_t seed=0) -> None:
         """From now on open the batches of this epoch, while those of the current one are taken and handed out.
 
-        All of the current one's are open, and batches come in order: so of two batches under way the first one is of
-        the current epoch while any is.  The other arguments are as in begin_epoch().
+        All batches of the current epoch are open already, and batches come in order.  So as long as any batch of the
+        current epoch is under way, the next one to be taken is of that epoch.  The other arguments are begin_epoch()'s.
         """
         self.mapping.check_open()
         self.enrol(epoch, dataset_epoch, seed, False)
@@ -161,11 +161,11 @@ cdef class OpeningSide(Ring):
     def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
         """Give the next batch in chunks to workers, or to ANY.
 
-        It is opened whole or not at all, so all that can fail comes first, and all that calls Python, where a signal
-        handler may raise.
+        It is opened whole or not at all.  So whatever can fail comes first, and so does whatever calls Python, because
+        a signal handler may raise there.
 
         Args:
-            workers: whose each chunk is.
+            workers: the worker of each chunk.
             tasks: the indices of each chunk's rows, a list each.
             seed: of the batch.
         """
@@ -197,11 +197,11 @@ cdef class OpeningSide(Ring):
     def open_window(self, list tasks, list samples, list seeds) -> None:
         """Give the next batches to workers, together: NOTE [ Windows ].
 
-        They are opened all or none, as in open_chunks().
+        As in open_chunks(), either all are opened or none.
 
         Args:
-            tasks: in the order in which they are to be made: the batch's place in the window, the worker, the indices,
-                and the rows that these have in the batch; None: they are the whole batch.
+            tasks: in the order in which they are to be made.  Each has four parts: the batch's place in the window, the
+                worker, the indices, and the list of their rows in the batch (None: they are the whole batch).
             samples: of each batch.
             seeds: of each batch.
         """
@@ -283,7 +283,7 @@ cdef class OpeningSide(Ring):
         ring_ring(&self.bells[worker].bell)
 
     def stop(self) -> None:
-        """End every wait of every worker, now.  Of a closed ring there are none."""
+        """End every wait of every worker, now.  On a closed ring nobody waits, so this does nothing."""
         cdef int k
         if self.mapping.closed:
             return

@@ -24,7 +24,7 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
                             closed and holds nothing.  Only then may another reader get the index
 
     1. The entry of s is used for s + R when no reader is due for s and the conductor has taken s.  Readers take in
-       order, so one number is enough: `all_took`, the lowest sequence for which this is not so.
+       order, so one number is enough: `all_took`, the lowest sequence that somebody has not taken yet.
     2. A payload is filled when its word is 0 and the conductor does not lend it.
     3. While a reader is due, the entries are not opened again, so its copy of them is whole.  If the reader was dropped
        meanwhile, the copy may be torn.  But then its CAS fails, and it discards the copy.

@@ -186,7 +186,7 @@ cdef class Readers:
         self.strike(reader, False)
 
     def bury(self, int reader) -> None:
-        """The process of this reader is dead, so it reads nothing any more, and its index is free."""
+        """Free the index of a reader whose process is dead, so that it can read nothing."""
         check_index("reader", reader, 32)
         self.strike(reader, True)
         self.known &= ~(<uint32_t>1 << reader)

@@ -39,8 +39,7 @@ all of them, and takes the batch when all are READY.
 
 With `in_order=False`, a slow batch must not hold up the others.  So the trainer takes the lowest sequence that is
 READY.  If an entry is still in use when its next sequence should be opened, that sequence is left out, and never used.
-Workers cannot walk
-then; both sides search all entries instead (lowest()).
+Workers cannot walk then, so both sides search all entries instead (lowest()).
 
 A batch that is handed out keeps its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
 trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  So one payload for
@@ -67,9 +66,9 @@ ring, so all sequences before those are finished.
 
 Workers run other people's code, and some of it writes to memory that is not its own.  It can reach the control words.
 So each side knows the layout itself, and checks each word against it before use.  It reads the word once (ring_once),
-so that the word cannot change between the check and the use.  The checks add nothing that could wrap.  An impossible
-value is an exception (overwritten()).  The trainer does not read back what it has written itself (sequences.pyx).
-Pickles are trusted, as in torch: workers run the user's code, so a forged pickle could do no more than that code.
+so that the word cannot change between the check and the use.  No sum in a check can overflow.  An impossible value is
+an exception (overwritten()).  The trainer does not read back what it has written itself (sequences.pyx).  Pickles are
+trusted, as in torch: workers run the user's code, so a forged pickle could do no more than that code.
 
 NOTE [ Windows ]
 
@@ -86,8 +85,9 @@ of a window:
 Workers see no difference: each still walks all sequences in order.  Only the trainer knows which sequences make up a
 batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order, so a
 window is opened only when all its entries are free, and the successor of a dead worker walks from the lowest sequence
-in flight.  A task of a window has a list of its rows behind its indices.  Its `row`, the first row of other chunks, is
-LISTED then, or LISTED_FIRST in the first chunk of a batch. """
+in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row in `ask.row`; a
+task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from posix.types cimport pid_t

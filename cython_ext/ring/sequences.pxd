@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The trainer's accounts of the sequences in flight: what each was opened with, who makes it, which one is next."""
+"""The trainer's accounts of the sequences in flight: its arguments, its worker, and which one is next."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

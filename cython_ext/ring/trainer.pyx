@@ -116,7 +116,7 @@ cdef class TrainerSide(OpeningSide):
         while not self.mapping.closed and not (self.sequences.find_ready() or (self.wants_room and self.can_go_on())):
             if self.alarmed or error == ETIMEDOUT:
                 return False
-            if self.wants_room:     # what has_free() sorts is under the GIL
+            if self.wants_room:     # with the GIL, because has_free() sorts the free payloads
                 error = self.sleep_for_room(&deadline if limited else NULL)
                 if error == EINTR:
                     PyErr_CheckSignals()
@@ -197,13 +197,13 @@ cdef class TrainerSide(OpeningSide):
             self.grown[given.payload] = lease.room
 
     def lend(self) -> Lease:
-        """The next batch, taken once and given again until took(): a signal handler may raise while it is read."""
+        """The next batch.  It stays the same until took(), because a signal handler may break off its reading."""
         if self.unread is None:
             self.unread = self.take()
         return self.unread
 
     def took(self) -> None:
-        """The batch that lend() gave was read: what is left of it is its tensors' affair."""
+        """Record that lend()'s batch was read.  From now on only its tensors keep its payload."""
         cdef Lease lease = self.unread
         cdef Reading reading = self.reading()
         if lease is None:
@@ -266,10 +266,10 @@ cdef class TrainerSide(OpeningSide):
     # ----------------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
+        """Give all memory back, except payloads that are lent.  Each of these follows when its lease dies.
 
-        The pages go at once even where a process that was forked meanwhile still maps them.  A forked child that
-        closes its copy of the ring only unmaps it.
+        The pages go at once, even if a forked process still maps them.  A forked child that closes its copy of the ring
+        only unmaps it.
         """
         if self.mapping.closed:
             return
@@ -289,8 +289,7 @@ cdef class TrainerSide(OpeningSide):
             self.drop_words()
 
     cdef void drop_words(self) noexcept:
-        """Unmap the words of a closed ring of which something is lent, once no thread is inside any more: one that is
-        may be about to look at them once more."""
+        """Unmap the words of a closed ring that still lends payloads, when no thread can still read them."""
         if self.mapping.closed and not self.mapping.whole and not self.inside and not self.dropped:
             self.dropped = True
             self.mapping.unmap(0, self.slot_at)

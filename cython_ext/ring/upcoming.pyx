@@ -20,8 +20,8 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
         most: how many at most, the lowest first.
 
     Returns:
-        For each its sequence, its task as claim() gives it, its seed, and the row of its chunk; None: the task lists its
-        rows.  Those of another epoch are left out, because the dataset may not have heard of that epoch yet.
+        For each task: its sequence, the task as claim() gives it, its seed, and the first row of its chunk (None: the
+        task lists its rows).  Tasks of another epoch are left out, because the dataset may not know that epoch yet.
     """
     cdef uint32_t kind = 0, row, epoch = ring_once_32(&ring.entry[claimed % ring.entries].ask.epoch)
     cdef uint64_t sequence, size = 0

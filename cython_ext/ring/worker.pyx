@@ -117,7 +117,8 @@ cdef class WorkerSide(Ring):
         while True:
             if ring_raised(&self.header.stop):
                 return None
-            leaving = ring_raised(&self.worker[self.me].dismissed)  # before find_open(), which sees all opened before that
+            # Read before find_open(), which then sees every sequence that was opened before the dismissal.
+            leaving = ring_raised(&self.worker[self.me].dismissed)
             if self.find_open():
                 if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.who, self.me):
                     break
@@ -176,7 +177,7 @@ cdef class WorkerSide(Ring):
         return <int64_t>(published - ring_noted(&self.header.taken))
 
     def turn_away(self) -> None:
-        """From now on this worker is at work for another ring, which is no time that it is idle here."""
+        """Note that the worker works for another ring from now on.  That time does not count as idle here."""
         self.lane.turned_away()
 
     def turn_to(self) -> None:
@@ -200,7 +201,7 @@ cdef class WorkerSide(Ring):
 
     @property
     def drops(self) -> bool:
-        """Whether the epoch before that of the batch that is claimed was begun early, and is not the user's."""
+        """Whether the epoch before the claimed batch's own was begun early and then dropped."""
         return ring_once_32(&self.header.epoch_drops[self.epoch & 1]) != 0
 
     @property
@@ -279,7 +280,7 @@ cdef class WorkerSide(Ring):
         self.lane.fetched()
 
     def rewind(self) -> None:
-        """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""
+        """Free what was allocated, because the batch failed and its exception goes into the payload instead."""
         self.used = 0
 
     cpdef Fill buffer(self):
@@ -291,7 +292,7 @@ cdef class WorkerSide(Ring):
         return self.fill
 
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1:
-        """Where in what is allocated of the current payload these bytes lie; -1 where they lie elsewhere."""
+        """The offset of these bytes in the allocated part of the current payload; -1 if they lie elsewhere."""
         cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
         self.check_claimed()
         if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
@@ -409,7 +410,7 @@ cdef class WorkerSide(Ring):
         self.lane.published()
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(entry, self.cursor, self.me):
-            ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it
+            ring_toll(&self.header.ready_bell)      # if the word was overwritten instead, the trainer finds that
             return False
         self.cursor += 1
         RING_STEP(AFTER_PUBLISH)

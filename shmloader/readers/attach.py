@@ -82,10 +82,10 @@ class Attached:
         return {"server": self._attachment.greeting["server"], "epoch": epoch, "batch": batch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the first `iter()` go on at the batch that `state_dict` names.
+        """Have the first `iter()` continue at the batch that `state_dict` names.
 
-        The server keeps a batch only until its place is needed again.  If it has not, `iter()` raises a RuntimeError
-        that names the next one.
+        The server keeps a batch only until its slot is needed for another one.  If the batch is gone, `iter()` raises a
+        RuntimeError that names the next one.
 
         Raises:
             RuntimeError: It was iterated over already.
@@ -97,7 +97,7 @@ class Attached:
         self._state = dict(state_dict)
 
     def close(self) -> None:
-        """Leave the server.  Batches that were delivered stay as they are.  Twice does no harm."""
+        """Leave the server.  Delivered batches stay valid.  A second call does nothing."""
         if self._attachment is not None:
             self._attachment.close()
 

@@ -78,7 +78,7 @@ class Attachment:
 
     def __init__(self, wire: Wire, hello: dict[str, Any], spare: int | None, spin: bool, meter: Meter) -> None:
         self.pid = wire.pid
-        self.gone = ""  # why nothing comes any more
+        self.gone = ""  # why no more batches come
         self._wire = wire
         self._spin = spin
         self._meter = meter
@@ -87,7 +87,7 @@ class Attachment:
         self._epochs: queue.SimpleQueue[tuple[AttachedRing, dict[str, Any]] | str | None] = queue.SimpleQueue()
         self._bye = -1
         try:
-            with contextlib.suppress(ConnectionError):  # it has refused this reader already, and says why
+            with contextlib.suppress(ConnectionError):  # it has refused this reader, and the answer has the reason
                 wire.send(hello)
             answer, _ = wire.receive(wait=True)
             if answer is None:
@@ -182,7 +182,7 @@ class Attachment:
         ring.side.alarm()
 
     def end(self, why: str) -> None:
-        """Note that nothing comes any more, and why."""
+        """Note that no more batches come, and why."""
         self.gone = self.gone or why
         self._epochs.put(None)
         self._alarm_all()

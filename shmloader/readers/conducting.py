@@ -1,6 +1,6 @@
-"""The iterator of a process that conducts: it sends the processes that read its batches what they cannot see.
+"""The iterator of the conductor: it sends messages to the processes that read its batches.
 
-A loader that no other process reads has a RingIterator, which does none of this.  So its batches cost what they did.
+If no other process reads a loader's batches, the loader has a RingIterator, which does none of this and so costs less.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ class ConductingIterator(RingIterator):
         self._audience.began(self._ring_number, self.epoch)
 
     def _send_left(self) -> None:
-        """Send where an epoch ends that is left after as many batches as the loader has.
+        """If the user leaves an epoch after as many batches as the loader has, send that the epoch ends there.
 
-        The sampler was not asked for one more.  So only this tells a rank that goes to the end that it is there.
+        The sampler was not asked for one batch more, so nothing else has sent the end.  Ranks that iterate until the
+        end need it.
         """
         if self._length is not None and self.epoch is not None:
             self._send_over(self.epoch.start.batches + self.epoch.opened >= self._length)

@@ -1,6 +1,7 @@
 """An epoch as a message: what a conductor sends of it, and the epoch in which a reader counts.
 
-A reader counts the batches that it has got.  Everything else in a state comes from the conductor, who draws.
+A reader counts the batches that it has received.  Everything else in a state comes from the conductor, because the
+conductor draws.
 """
 
 from __future__ import annotations

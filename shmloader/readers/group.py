@@ -35,9 +35,9 @@ _counts: collections.Counter[str] = collections.Counter()
 
 
 class Seat:
-    """What one rank is to the loader that its group shares.
+    """The part that one rank has in the loader of its group.
 
-    Its iterators keep what they need of it, so it may go with its loader while they go on.
+    It may be freed with its loader while its iterators continue, because they keep what they need of it.
 
     Args:
         loader: The loader of this rank.

@@ -186,7 +186,7 @@ class Host:
     # ------------------------------------------------------------------------------------------------ the thread
 
     def watched(self) -> tuple[dict[int, ReaderRecord | Wire | None], int | None]:
-        """The descriptors to wait for, whose each is (None: the listener's), and for how many milliseconds at most."""
+        """The descriptors to wait for, each with its owner (None: the listener), and the most milliseconds to wait."""
         with self._lock:
             if self._closed:
                 return {}, 0
@@ -315,7 +315,7 @@ class Host:
             )
 
     def _find(self, ring: RingRecord, hello: dict[str, Any]) -> int | None:
-        """Where a reader goes on that names a batch; None where it names none."""
+        """The sequence at which a reader continues if it names a batch; None if it names none."""
         if hello.get("batch") is None:
             return None
         epoch, batch = hello["epoch"], hello["batch"]
@@ -372,7 +372,7 @@ class Host:
                 return
             self._closed = True
             for reader in self._joined:
-                for ring in self._rings.values():  # an iterator may go on, and must not wait for them
+                for ring in self._rings.values():  # an iterator may continue, and must not wait for the readers
                     if reader.index is not None:
                         ring.readers.drop(reader.index)
                 if reader.wire is not None:

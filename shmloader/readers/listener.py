@@ -11,10 +11,10 @@ from shmloader.readers.wire import Wire
 
 
 class Listener:
-    """Accepts connections, also where this process may open no more files: then it refuses them, and says why.
+    """Accepts connections.  If this process may open no more files, it refuses them, with the reason.
 
-    Without that a connection would stay in the queue.  The thread that accepts would be woken for it again and again,
-    and the process at the other end would wait for ever.
+    Otherwise a connection would stay in the queue.  The thread that accepts would be woken for it again and again, and
+    the process at the other end would wait for ever.
 
     Args:
         sock: A socket that listens.

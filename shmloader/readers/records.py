@@ -25,10 +25,10 @@ class RingRecord:
         self.held_up: tuple[int, int, float] = 0, 0, 0.0  # by which readers, at which sequence, since when
 
     def note(self, message: dict[str, Any]) -> None:
-        """Keep a message for those who join later, and drop those of epochs of which the ring has no batch any more.
+        """Keep a message for readers that join later.  Drop the messages of epochs that have no batch left in the ring.
 
-        A short epoch may be one batch, so the ring may have as many epochs as entries.  Whoever joins at one of their
-        batches without its epoch's message would pass over it.
+        A short epoch may be one batch, so the ring may have as many epochs as entries.  A reader that joins at one of
+        their batches needs the message of its epoch.  Without the message it would pass over the batch.
         """
         if message.get("serial") is None:  # of no epoch
             return
@@ -52,7 +52,7 @@ class RingRecord:
         return ends[-1] if ends and last + 1 == number else None
 
     def epoch_of(self, serial: int) -> int:
-        """The number of the epoch that has this serial; the serial, if it is not known any more."""
+        """The number of the epoch with this serial; the serial itself, if the epoch was forgotten."""
         return next((number for number, other, _ in self.epochs if other == serial), serial)
 
 
@@ -69,7 +69,7 @@ class ReaderRecord:
         self.has_closed = False  # it has left by itself
 
     def drop_unsent(self) -> None:
-        """It will not connect any more."""
+        """Free its messages, because it will not connect."""
         while self.unsent:
             close_all(self.unsent.pop()[1])
 

@@ -1,1 +1,1 @@
-"""Where a loader is in an epoch, so that another one can go on from there."""
+"""A loader's place in an epoch, from which another loader can resume."""

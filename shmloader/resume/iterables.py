@@ -13,9 +13,9 @@ written.  So the trainer finds every state in shared memory, and copies none for
     2. So the cells in use are: one for each sequence in flight; one for each worker, with the state that counted last;
        and one for the batch that was taken and not handed out yet.  Taking a batch ends its
        sequence's flight, so no batch counts twice.
-    3. A sequence is opened only while fewer than `entries` are in flight.  So before that, at most (entries - 1) +
-       workers + 1 cells are in use, and of entries + workers + 1 cells one is free.  TrainerSide.check_may_open()
-       asserts it.
+    3. A sequence is opened only while fewer than `entries` are in flight.  At that moment at most (entries - 1) +
+       workers + 1 cells are in use.  The ring has one cell more, so one is free.  TrainerSide.check_may_open() checks
+       that.
     4. If there is no memory for a state, the worker marks that in the state's size, and state_dict() warns.
     5. If the user leaves an epoch half-way, its cells are read once, before the states of dropped batches count, and
        before the ring's memory is unmapped.

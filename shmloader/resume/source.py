@@ -116,7 +116,7 @@ class Source(Indices):
             now = torch.get_rng_state()
             try:
                 torch.set_rng_state(self._global)
-                for generator, state in self._own:  # not restored afterwards: some samplers go on drawing from them
+                for generator, state in self._own:  # not restored later: some samplers draw from them again
                     generator.set_state(state)
                 source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # here, because the first one draws the seed
@@ -252,7 +252,7 @@ class Notes:
         self._states = {0: (self._sampler_state(), used_up)}
 
     def _sampler_state(self) -> bytes:
-        return pickle.dumps(self._keeper.state_dict())  # pickled now, because the sampler may go on changing this dict
+        return pickle.dumps(self._keeper.state_dict())  # pickled now, because the sampler may change this dict later
 
     def after(self, batches: int) -> dict[str, Any]:
         """The fields `sampler_state` and `used_up` of State, after this number of batches."""

@@ -144,7 +144,7 @@ class Looks:
         self._random = random.Random(worker)  # not the global one, which is the user's
 
     def listen(self) -> None:
-        """Have the signal be this one's.  A crew's worker has one of these for each loader."""
+        """Take over the signal.  A crew's worker has one of these objects for each loader."""
         signal.signal(LOOK, self._look)
         signal.siginterrupt(LOOK, False)
 

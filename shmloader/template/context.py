@@ -24,7 +24,7 @@ class Share:
 
 
 class TemplateContext:
-    """Starts a crew's workers by way of a template process.
+    """Starts workers by way of a template process.
 
     Args:
         share: The templates of the loader's dataset.

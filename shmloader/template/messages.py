@@ -65,7 +65,7 @@ def receive_request(channel: socket.socket) -> Request | None:
 
 
 def send_text(channel: socket.socket, text: str) -> None:
-    """Send a line with one word, and further text.  A long text is cut at its beginning, because its end tells most."""
+    """Send a line with one word, and further text.  A long text loses its beginning, because its end matters most."""
     word, line, rest = text.encode(errors="replace").partition(b"\n")
     channel.send(word + line + rest[-(LONGEST - len(word) - 1) :])
 

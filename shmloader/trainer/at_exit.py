@@ -19,25 +19,25 @@ from shmloader.trainer.watch import runs
 
 _GOING = 4.0  # seconds that a daemon thread sleeps, because it should end with the process meanwhile
 
-_crews: dict[int, weakref.WeakSet[Any]] = {}  # by process: each Crew that it made
+_worker_sets: dict[int, weakref.WeakSet[Any]] = {}  # by process: each WorkerSet that it made
 
 
-def enlist(crew: Any) -> None:
-    """Handle this crew's workers at the exit of the process that made it.
+def enlist(worker_set: Any) -> None:
+    """Handle this set of workers at the exit of the process that made it.
 
     A trainer may itself be a forked process.  At its exit multiprocessing ends its workers too, but does not run the
-    finalizers that its parent registered.  The crews of the parent are not its own, so each process has its own set.
+    finalizers that its parent registered.  Its parent's worker sets are not its own, so each process has its own.
     """
-    mine = _crews.get(os.getpid())
+    mine = _worker_sets.get(os.getpid())
     if mine is None:
         Finalize(None, _wake_all, exitpriority=0)  # twice if two threads come here at once, which is harmless
         Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
-        mine = _crews.setdefault(os.getpid(), weakref.WeakSet())
-    mine.add(crew)
+        mine = _worker_sets.setdefault(os.getpid(), weakref.WeakSet())
+    mine.add(worker_set)
 
 
-def _my_crews() -> list[Any]:
-    return list(_crews.get(os.getpid(), ()))
+def _my_worker_sets() -> list[Any]:
+    return list(_worker_sets.get(os.getpid(), ()))
 
 
 def _wake_all() -> None:
@@ -47,20 +47,20 @@ def _wake_all() -> None:
     another process sent one as well: NOTE [ Group signals ], 6.  A worker without handlers dies of the signal sent
     here.  torch's handler for SIGCHLD would then raise in the middle of the exit.
     """
-    for crew in _my_crews():
-        crew.unwatch()
-        for worker in crew.workers:
+    for worker_set in _my_worker_sets():
+        worker_set.unwatch()
+        for worker in worker_set.workers:
             if worker.pid and runs(worker):
                 with contextlib.suppress(OSError):
-                    if crew.outlives and worker.exitcode is None:  # otherwise its pid may be another process's
+                    if worker_set.outlives and worker.exitcode is None:  # otherwise its pid may be another process's
                         end(worker.pid)
                     os.kill(worker.pid, signal.SIGCONT)
 
 
 def _alarm_all() -> None:
     """Raise the rings' alarms, because the watching threads may get no time to do it: the workers have just ended."""
-    for crew in _my_crews():
-        crew.alarm_if_unended()
+    for worker_set in _my_worker_sets():
+        worker_set.alarm_if_unended()
 
 
 def raise_at_exit() -> None:

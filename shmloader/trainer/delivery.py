@@ -39,8 +39,8 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.pinning import Pinning
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
-from shmloader.trainer.crew import Crew
 from shmloader.trainer.step import ReaderSide
+from shmloader.trainer.worker_set import WorkerSet
 
 
 class Delivery(ReaderSide):
@@ -48,7 +48,7 @@ class Delivery(ReaderSide):
 
     Args:
         ring: The trainer's side.
-        crew: The workers.  While it waits for a batch, it replaces those that die.
+        worker_set: The workers.  While it waits for a batch, it replaces those that die.
         spare: How many batches may be lent at once.
         timeout: How many seconds a batch may take; 0: any number.
         ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
@@ -65,7 +65,7 @@ class Delivery(ReaderSide):
     def __init__(
         self,
         ring: TrainerSide,
-        crew: Crew,
+        worker_set: WorkerSet,
         spare: int,
         timeout: float,
         ends: bool,
@@ -75,7 +75,7 @@ class Delivery(ReaderSide):
         tally: Tally | None = None,
     ) -> None:
         self._ring = ring
-        self._crew = crew
+        self._worker_set = worker_set
         self._spare = spare
         self._timeout = timeout
         self._ends = ends
@@ -92,26 +92,26 @@ class Delivery(ReaderSide):
         Raises:
             StopIteration: The iterator was closed or interrupted.
         """
-        ring, crew = self._ring, self._crew
+        ring, worker_set = self._ring, self._worker_set
         while True:
             try:
                 if ring.wait(self._timeout or -1):
                     return
             except RuntimeError as error:  # torch's SIGCHLD handler may run in there
-                crew.raise_explained(error)
+                worker_set.raise_explained(error)
             if self.closed or self.interrupted:
                 raise StopIteration
             if ring.alarmed:
-                crew.look_after()
+                worker_set.look_after()
                 if self.closed or self.interrupted:  # another thread's alarm: look_after() has cleared it
                     raise StopIteration
             else:
-                crew.raise_or_kill(ring.sequences.awaited())
+                worker_set.raise_or_kill(ring.sequences.awaited())
 
     def stream_ended(self, worker: int) -> None:
         """A worker has nothing more to give in this epoch.  It may be called more than once."""
         if self._dismisses:
-            self._crew.dismiss(worker)
+            self._worker_set.dismiss(worker)
 
     def read(self) -> Any:
         """The batch that the ring has ready, lent or copied; NOTHING if its worker has nothing more to give.
@@ -158,9 +158,9 @@ class Delivery(ReaderSide):
 
 
 class PassedOn(Delivery):
-    """Takes batches for other processes, and reads none: NOTE [ Readers ] in readers.pxd.
+    """Takes batches that only other processes read: NOTE [ Readers ] in readers.pxd.
 
-    What it gives in place of a batch is None.
+    Its read() returns None in place of a batch.
     """
 
     def read(self) -> Any:

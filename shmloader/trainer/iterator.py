@@ -5,8 +5,7 @@ schedule opens their batches for workers, the ring keeps their order, Delivery m
 publish, and Steps goes from one batch to the next (step.py).  The order of draws from the generators, the seeds, the
 errors and their texts are torch's, because people rely on that contract.
 
-torch's iterator class is inherited from for its name alone, because others ask whether an iterator is one of that
-class.
+RingIterator inherits from torch's iterator class only because other libraries test for that class by isinstance().
 
 NOTE [ Shutdown ]
 
@@ -61,7 +60,6 @@ from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
-from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery, PassedOn
 from shmloader.trainer.member import Member
 from shmloader.trainer.sample_pool import given_pool
@@ -69,6 +67,7 @@ from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.templates import context_of
+from shmloader.trainer.worker_set import WorkerSet
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -77,7 +76,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
     """
 
-    _crew: Crew | None = None
+    _worker_set: WorkerSet | None = None
     _shutdown = True
     _ended = True  # workers, threads and memory are gone
     _pinning: Pinning | None = None
@@ -157,9 +156,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._ring_number = self._audience.ring_made(self._ring, segment)
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
-        crew = self._crew_of(loader, options)
+        worker_set = self._worker_set_of(loader, options)
         dismisses = self._streams and not loader.persistent_workers
-        delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
+        delivers = self._ring, worker_set, spare, self._timeout, self._streams, dismisses
         if self._audience is not None and not self._audience.reads:
             self._delivery: Delivery = PassedOn(*delivers, tally=self._tally)
         elif device is None:
@@ -169,14 +168,14 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._delivery = Delivery(*delivers, self._pinning, device.clone, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
-        self._crew, self._workers = crew, crew.workers
+        self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
 
-    def _crew_of(self, loader: Any, options: Options) -> Crew:
+    def _worker_set_of(self, loader: Any, options: Options) -> WorkerSet:
         """The workers, which have not started: the loader's own, or those of the crew that it shares."""
         respawn, reissue = options.respawns, not self._streams
         if options.crew is None:
-            return Crew(
+            return WorkerSet(
                 context_of(loader, options),
                 self._ring,
                 self._segment,
@@ -199,8 +198,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
         options = self._options
-        assert self._crew is not None
-        self._crew.start(
+        assert self._worker_set is not None
+        self._worker_set.start(
             self._num_workers,
             self._spin,
             {
@@ -237,8 +236,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one, and open its first batches."""
         self._delivery.interrupted = False
-        assert self._crew is not None
-        self._crew.works()
+        assert self._worker_set is not None
+        self._worker_set.works()
         if start.is_asked_for(loader, self):
             return
         if self._conductor.holds_next():
@@ -275,8 +274,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
-            elif self._crew is not None:
-                self._crew.rests()
+            elif self._worker_set is not None:
+                self._worker_set.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             batch.reraise()
@@ -313,8 +312,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def explain(self, error: RuntimeError) -> NoReturn:
         """Raise torch's error for a worker that died, with what it held; any other error as it is."""
-        assert self._crew is not None
-        self._crew.raise_explained(error)
+        assert self._worker_set is not None
+        self._worker_set.raise_explained(error)
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -334,27 +333,27 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             try:
                 if self._audience is not None and self._ring_number >= 0:
                     self._audience.closed(self._ring_number, self._ring.sequences.next_take)
-                if self._crew is not None:
+                if self._worker_set is not None:
                     self._delivery.closed = True
                     try:
                         self._conductor.drop_next()  # may call the user's sampler
                     finally:
                         self._ring.alarm()  # ends the wait of another thread
-                        self._crew.stop()
+                        self._worker_set.stop()
             finally:
                 self._worker_pids_set = False
                 self._give_back()
-                self._ended = self._crew is None or self._crew.ended
+                self._ended = self._worker_set is None or self._worker_set.ended
 
     def _is_ours(self, thread: threading.Thread) -> bool:
         """Whether this is one of the iterator's own threads, which the shutdown joins."""
         pins = self._pinning is not None and self._pinning.thread is thread
-        return pins or (self._crew is not None and self._crew.is_watching(thread))
+        return pins or (self._worker_set is not None and self._worker_set.is_watching(thread))
 
     def _give_back(self) -> None:
         """Free threads and memory, except memory that a worker may still use."""
         try:
-            if self._crew is not None and self._crew.lives:
+            if self._worker_set is not None and self._worker_set.lives:
                 self.stop_threads()
             else:
                 if self._pinning is not None:
@@ -369,7 +368,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._segment.close()
 
     def _keep_states(self) -> None:
-        """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams go on."""
+        """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams continue."""
         reading = self._ring.current.reading
         delivered = reading.delivered
         if self._streams and not reading.ended and delivered.states is None:

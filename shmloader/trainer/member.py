@@ -1,4 +1,4 @@
-"""What one iterator has of the workers of a crew: NOTE [ Crew ] in shared_workers.py."""
+"""The workers of a crew, as one of its iterators uses them: NOTE [ Crew ] in shared_workers.py."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
 from shmloader.system.handed_over import HandedOver
 from shmloader.system.signals import held, let_through
-from shmloader.trainer.crew import PATIENCE, Crew
 from shmloader.trainer.later_code import is_of_script
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
+from shmloader.trainer.worker_set import PATIENCE, WorkerSet
 from shmloader.worker.crew_loop import SHARED
 
 
-class Member(Crew):
-    """One iterator's workers, which serve others as well.
+class Member(WorkerSet):
+    """The workers of one iterator, which serve other iterators of the crew as well.
 
     Args:
-        shared: All that they are.
+        shared: The crew's workers.
         iterator: The iterator.
-        steals: Whether what is open may be claimed by any of them.
+        steals: Whether any of them may claim what is open.
 
-    All others are Crew's.
+    The other arguments are WorkerSet's.
 
     Attributes:
         number: Of its ring.
@@ -63,7 +63,7 @@ class Member(Crew):
     # ------------------------------------------------------------------------------------------------- joining
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
-        """Have the workers join.  Args: as for Crew."""
+        """Have the workers join.  Args: as for WorkerSet."""
         shared, iterator = self._shared, self.iterator()
         loader = None if iterator is None else iterator.loader()
         self._loader = -1 if loader is None else shared.number_of(loader)
@@ -170,13 +170,13 @@ class Member(Crew):
         return held
 
     def dismiss(self, index: int) -> None:
-        """A worker has nothing more to give here.  It goes on for others."""
+        """Note that a worker has nothing more to give here.  It continues for other loaders."""
         self._dismissed.add(index)
 
     # ----------------------------------------------------------------------------------------------- who is at work
 
     def works(self) -> None:
-        """An epoch begins."""
+        """Called when an epoch begins."""
         self._shared.begins(self)
         if self._folded:
             self._folded = False
@@ -184,11 +184,11 @@ class Member(Crew):
                 iterator.unfold()
 
     def rests(self) -> None:
-        """It is over."""
+        """Called when an epoch is over."""
         self._shared.ends(self)
 
     def fold(self) -> None:
-        """Give back what is not used while others are iterated."""
+        """Give the memory of free slots back while other loaders are iterated."""
         iterator = self.iterator()
         if not self._folded and not self._stopped and iterator is not None:
             iterator.fold()
@@ -255,6 +255,6 @@ class Member(Crew):
                     self._shared.signals.messages.wait_parted(index, self.number, left)
         late = [index for index in range(len(self.workers)) if self._may_fill(index)]
         if late and all(other is self for other in self._shared.signals.living()):
-            for index in late:  # nobody else needs it, and the next one to join has another started
+            for index in late:  # no other loader needs it, and the next one to join starts another
                 self.workers[index].kill()
                 self.workers[index].join(PATIENCE)

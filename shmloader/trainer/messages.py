@@ -2,7 +2,7 @@
 
 A worker reads a message between two batches.  While it makes a long one, messages pile up in its socket, and the kernel
 takes some 280 of them.  It also limits how many descriptors of a user may be under way (as many as a process may open).
-A message that is counted and not sent would have the worker wait for it for ever.  So only what was sent is counted:
+If a message were counted but not sent, the worker would wait for it for ever.  So only sent messages are counted:
 
     1. A ring that joins waits until the worker has room: it has read most of what was sent, and the kernel takes the
        descriptors.  Signals' handlers run meanwhile, so Ctrl-C ends the wait.
@@ -69,7 +69,7 @@ class Messages:
     # ------------------------------------------------------------------------------------------------- messages
 
     def join(self, index: int, ring: int, first: int, handed: HandedOver, runs: Callable[[], bool]) -> None:
-        """Have a worker serve a ring.  One that is dead hears nothing.
+        """Have a worker serve a ring.  To a dead worker nothing is sent.
 
         Args:
             index: The worker.
@@ -91,7 +91,7 @@ class Messages:
             self._joining[index] = False
 
     def joining(self, index: int) -> int | None:
-        """The ring that a worker was about to join, or had begun to: the message is the next that it is to hear."""
+        """The ring that a worker was about to join, or was joining: the next message that it receives is about that."""
         heard = self._board.has_heard
         return next((r for at, r in self._joins[index].items() if heard(index, at - 1) and not heard(index, at)), None)
 
@@ -101,7 +101,7 @@ class Messages:
         self._flush(index)
 
     def has_parted(self, index: int, ring: int) -> bool:
-        """Whether a worker has heard that it is to part from this ring."""
+        """Whether a worker has parted from this ring, after the message to do so."""
         message = self._parted[index].get(ring)
         return message is not None and self._board.has_heard(index, message)
 
@@ -111,11 +111,11 @@ class Messages:
         message = self._parted[index].get(ring)
         if message is not None:
             self._board.wait_heard(index, message, seconds)
-        else:  # it hears something, and then there is room
+        else:  # the message is not sent yet: when the worker has taken another one, there is room for it
             self._board.wait_heard(index, self._last[index], min(seconds, RETRY))
 
     def forget(self, ring: int) -> None:
-        """Nobody asks for this ring any more."""
+        """Forget this ring, because nobody will ask for it."""
         for parted in self._parted:
             parted.pop(ring, None)
 
@@ -180,9 +180,9 @@ class Messages:
                 handed_over.send(channel.socket, packet)
                 return True
             except OSError as error:
-                if error.errno not in FULL:  # it has died; the kernel tells the watching thread
+                if error.errno not in FULL:  # it has died; the kernel reports that to the watching thread
                     return False
-                if idle:  # nothing of this crew's is in the kernel's way
+                if idle:  # no message of this crew waits in the kernel
                     raise _explained(error) from None
             with let_through():
                 self._board.wait_heard(index, self._last[index], RETRY)

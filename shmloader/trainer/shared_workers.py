@@ -26,10 +26,9 @@ keep twice the processes and twice the memory, or start workers for each pass.  
        last worker has unmapped them.
     5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
        own: crew_loop.py swaps them when a worker turns to another loader.
-    6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the
-       dataset and its seeds once, at the loader's first epoch.  Without it, each iter() gives workers the dataset as
-       it is then, seeds them, and calls `worker_init_fn`.  User code cannot
-       see that the processes live on.
+    6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the dataset and its
+       seeds once, at the loader's first epoch.  Without it, each iter() gives workers the dataset as it is then, seeds
+       them, and calls `worker_init_fn`.  User code cannot see that the processes live on.
        If workers are forked after a loader with `persistent_workers` was made, they inherit its dataset by the fork.
     7. A worker that dies is dead for each ring, and each handles it by its own `on_worker_death`.  The first of
        them starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
@@ -64,10 +63,10 @@ from shmloader.system.signals import held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
-from shmloader.trainer.crew import Crew
 from shmloader.trainer.later_code import Code, code_of_script, defined_later
 from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
+from shmloader.trainer.worker_set import WorkerSet
 from shmloader.worker.crew_loop import SHARED, work_in_crew
 
 MOST_WORKERS = 0xFFFF
@@ -102,14 +101,14 @@ class _Signals:
             self.messages.leave(index)
 
 
-class SharedWorkers(Crew):
+class SharedWorkers(WorkerSet):
     """The workers of a crew, once any of its loaders is iterated.
 
     Args:
         count: How many.
         context: multiprocessing, or a context of it.
         template: Whether a template process forks them.
-        outlives: Whether workers go on when their group is sent a signal.
+        outlives: Whether workers survive a signal to their group.
     """
 
     def __init__(self, count: int, context: Any, template: bool, outlives: bool) -> None:
@@ -167,7 +166,7 @@ class SharedWorkers(Crew):
         return next(self._numbers)
 
     def takes_inheritance(self, index: int, number: int, arguments: dict[str, Any]) -> bool:
-        """Whether this worker was started with these objects of a loader.  The second time it was not."""
+        """Whether this worker was forked with these objects of a loader.  It takes them only once."""
         had = self._inherits[index].pop(number, None)
         return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
 
@@ -177,7 +176,7 @@ class SharedWorkers(Crew):
         return "" if code is None else defined_later(named, code)
 
     def _inheritance(self) -> Parcel:
-        """What workers that are started now are given of the loaders that persist, and that are there."""
+        """The objects that workers forked now inherit: those of the living loaders with persistent workers."""
         given: dict[str, dict[int, Any]] = {name: {} for name in SHARED}
         method = getattr(self._context, "get_start_method", str)()
         if method in ("fork", "template"):
@@ -312,7 +311,7 @@ class SharedWorkers(Crew):
 
 
 def _weak(part: Any) -> Callable[[], Any]:
-    """What gives an object as long as it lives; of what cannot be referred to weakly, the object."""
+    """A function that returns the object, or None once it is gone.  It keeps an object that has no weak references."""
     try:
         return weakref.WeakMethod(part) if hasattr(part, "__self__") else weakref.ref(part)
     except TypeError:
@@ -320,7 +319,7 @@ def _weak(part: Any) -> Callable[[], Any]:
 
 
 def shared_by(crew: Any) -> SharedWorkers:
-    """The workers of a public Crew in this process: others, if those that it had were ended, or are a parent's."""
+    """The workers of a public Crew in this process: new ones if the old ones have ended, or are a parent process's."""
     with _lock:
         found: SharedWorkers | None = crew._workers
         if found is None or not found.is_usable:

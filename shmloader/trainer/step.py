@@ -41,7 +41,7 @@ class ReaderSide(Protocol):
         """
 
     def read(self) -> Any:
-        """The batch that the ring lends; NOTHING if its worker has no more to give, in place of a batch."""
+        """The batch that the ring lends; NOTHING if its worker's stream has ended instead."""
 
     def stream_ended(self, worker: int) -> None:
         """A worker has nothing more to give in this epoch.  It may be called more than once."""

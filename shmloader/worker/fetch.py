@@ -174,7 +174,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
 
 
 def _passed_over(samples: Any, left: Left) -> Any:
-    """pass_over() for a stream that raised, after which the user went on: an error at the same place is dropped."""
+    """pass_over() for a stream that raised before the user continued: an error at the same place is dropped."""
     given, errors = 0, collections.Counter(left.errors)
     while given < left.samples or errors[given]:
         try:

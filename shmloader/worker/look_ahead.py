@@ -8,7 +8,7 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
 
     1. Only tasks that are open for this worker alone are read (WorkerSide.upcoming).  Where work is stolen, a batch may
        be anybody's until it is claimed, so a worker knows the one that it makes, and no other.
-    2. Tasks of the next epoch are left out: the dataset hears of that epoch (set_epoch, worker_init_fn) when its first
+    2. Tasks of the next epoch are left out: the dataset learns of that epoch (set_epoch, worker_init_fn) when its first
        batch is made, and may give other samples then.
     3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a
        dead one calls __prefetch__ for what is open again, in a process that has read nothing yet.

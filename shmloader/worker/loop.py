@@ -71,8 +71,8 @@ def work(
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment, spin, worker_id, life, first)
-    # A process keeps its arguments until it ends.  With the dataset among them, a spawned worker would drop the dataset
-    # only after multiprocessing has ended what the dataset may use (torch >= 2.14), so it must go with the loop.
+    # A process keeps its arguments until it ends.  At a spawned worker's end, multiprocessing ends things that the
+    # dataset may use (torch >= 2.14).  So the dataset is taken out of the arguments, and is freed with the loop.
     given = dict(arguments)
     arguments.clear()
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it too
@@ -336,7 +336,7 @@ class Worker:
         if self._skips is not None and (report := self._skips.report()):
             try:
                 self._ring.report(report)
-            except Exception:  # there is no memory for the report, and the batch must not pass for one without bad ones
+            except Exception:  # no memory for the report: raise, because otherwise the bad samples would not be counted
                 write_instead(self._writer, self._ring, None, self._where)
         return FILLED
 

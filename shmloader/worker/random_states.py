@@ -82,7 +82,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def further(seed: int, places: int) -> int:
-    """A seed that is `places` ahead of `seed`: mix(further(s, n), k) == mix(s, n + k)."""
+    """The seed that is `places` steps after `seed`: mix(further(s, n), k) == mix(s, n + k)."""
     return (seed + places * _STEP) & _64
 
 

@@ -140,7 +140,7 @@ class Coroutines:
         thread.start()
         try:
             thread.join()
-        except BaseException:  # Ctrl-C: the loop must not go on when the caller does
+        except BaseException:  # Ctrl-C: the loop must not run on when the caller continues
             self._loop.call_soon_threadsafe(task.cancel)
             thread.join()
             raise

@@ -13,7 +13,7 @@ several samples under way: those of the batch at hand, and of the next ones whos
     3. `random`, `numpy.random` and torch's generator exist once in a process.  If samples drew from them here, each
        draw would depend on which sample is quicker.  So a worker makes its first sample alone, and compares the states.
        If the sample has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for
-       each batch.  Python's are not, because libraries draw from it, for the delay of a retry for example.
+       each batch.  Python's are not, because libraries draw from it, too: the delay of a retry, for example.
     4. Draws belong to the sample (sample_generators.py): they come from its seed, in whatever thread it is made.
     5. Without workers, no index is known but those of the batch at hand.  Its coroutines run side by side, on an event
        loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a

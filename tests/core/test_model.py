@@ -104,15 +104,15 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "claim ignores the owner": (PLAIN, OWN),
     "look ahead reads what is open to all": (STOLEN | {"looks_ahead": True}, TASKS),
     "claim by store": (STOLEN, ONE_WRITER),
-    "claim does not say who": (STOLEN, NO_DEADLOCK),
+    "claim does not record who": (STOLEN, NO_DEADLOCK),
     # publish names the worker and not the process, so its CAS is no help once the successor has claimed the same
     "recover by timeout": (KILLED_ALONE, ONE_WRITER),
     "recover by timeout, publish by store": (KILLED_ALONE, ONE_WRITER),
     "check, then announce": (PLAIN, NO_DEADLOCK),
     "futex does not compare": (PLAIN, NO_DEADLOCK),
     # open() would wake who does not sleep, and nobody else
-    "who rises leaves its bit": (STOLEN, NO_IDLER),
-    "who rises clears its bit behind the claim": (STOLEN, NO_IDLER),
+    "a worker that rises leaves its bit": (STOLEN, NO_IDLER),
+    "a worker that rises clears its bit after its claim": (STOLEN, NO_IDLER),
     "toll trusts the sleeper bit": (KILLED, NO_DEADLOCK),
     "wake before the bit is cleared": (PLAIN, NO_DEADLOCK),
     # the one ring that a recovery needs: the dead may not have rung, and the successor looks before it sleeps

@@ -1,8 +1,8 @@
 /* NOTE [ Software CUDA ]
 
    A CUDA runtime without a GPU, for torch's own CUDA build: torch's streams, events, caching allocators, pinned copies and
-   graph captures run as they are, and below them, in place of libcudart and libcuda, runs this.  What it is for is to be
-   as unkind as a device may be, and to tell of whatever a device would not forgive.
+   graph captures run as they are, and below them, in place of libcudart and libcuda, runs this.  It makes
+   copies as late as CUDA allows, and it reports every call and access that CUDA forbids.
 
        ledger.c    which host memory is page-locked, which memory is a device's; what is registered, unmapped or
                    unregistered when it must not be
@@ -18,10 +18,10 @@
        unmapping.c preloaded: says what is unmapped
 
    A VIOLATION is what CUDA's documentation forbids, or what would read memory that is not there.  It is logged and
-   counted, and the tests fail.  It says nothing about a driver: implicit synchronisation (a device here never waits where
-   a real one may), which calls exactly break a capture, and speed.
+   counted, and the tests fail.  The runtime shows nothing about a real driver: where that synchronises implicitly (here
+   nothing does), exactly which calls break a capture, and speed.
 
-   All that is below is guarded by `lock`, unless it says otherwise. */
+   `lock` guards everything below, unless a comment excepts it. */
 
 #ifndef SOFTWARE_CUDA_H
 #define SOFTWARE_CUDA_H

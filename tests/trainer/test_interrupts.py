@@ -22,7 +22,7 @@ from scripts import run_script
 
 import shmloader
 from shmloader.system import signals
-from shmloader.trainer import crew, iterator, watch
+from shmloader.trainer import iterator, watch, worker_set
 
 # ---------------------------------------------------------------------------------------------------- random moments
 
@@ -145,19 +145,20 @@ def break_off() -> None:
 @pytest.mark.timeout(110)
 def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever line of the end it was broken off at.  (Elsewhere the number of a descriptor may be lost that way.)"""
-    files = tuple(str(module.__file__) for module in (crew, iterator))
-    for module in (crew, iterator):  # whose end a trace function can skip, and nothing else: it would hold for ever
+    files = tuple(str(module.__file__) for module in (worker_set, iterator))
+    # No held() here: a trace function, and nothing else, can skip its end, and it would then hold for ever.
+    for module in (worker_set, iterator):
         monkeypatch.setattr(module, "held", contextlib.nullcontext)
     running = begin()
     with AtLine(0, break_off, files) as counted:
         running.close()
     assert counted.lines > 50
     before = present()
-    monkeypatch.setattr(crew, "PATIENCE", 0.5)  # for workers that nobody could tell
+    monkeypatch.setattr(worker_set, "PATIENCE", 0.5)  # for workers that nobody could tell
     for line in sorted(random.Random(7).sample(range(1, counted.lines + 1), 60)):
         running = begin()
         next(running)
-        watching = running._crew._watch.thread
+        watching = running._worker_set._watch.thread
         with contextlib.suppress(Broken), AtLine(line, break_off, files):
             running.close()
         running.close()
@@ -182,7 +183,7 @@ class Hanging(Augmented):
 @pytest.mark.parametrize("moment", ["close", "drop"])
 def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """But where it would not be heard: an iterator that is dropped gives them their time."""
-    monkeypatch.setattr(crew, "PATIENCE", 2.0 if moment == "drop" else 50.0)
+    monkeypatch.setattr(worker_set, "PATIENCE", 2.0 if moment == "drop" else 50.0)
     iterators.append(iter(shmloader.DataLoader(Hanging(4), num_workers=2)))
     next(iterators[0])
     workers = list(iterators[0]._workers)
@@ -282,7 +283,7 @@ def test_ctrl_c_in_a_fork_hook(ctrl_c: None) -> None:
 
 def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = present()
-    for name in ("TrainerSide", "Delivery", "Crew"):
+    for name in ("TrainerSide", "Delivery", "WorkerSet"):
         with monkeypatch.context() as patch:
             patch.setattr(iterator, name, None)
             with pytest.raises(TypeError, match="not callable"):
@@ -292,7 +293,7 @@ def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.
 
 def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = begin()
-    workers, threads = list(iterator._workers), iterator._crew._watch.thread
+    workers, threads = list(iterator._workers), iterator._worker_set._watch.thread
 
     def fail(self: watch.Watch) -> None:
         raise OSError("no luck")
@@ -328,7 +329,7 @@ class Undead:
 
 
 def test_no_memory_is_taken_from_a_worker_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "PATIENCE", 1.0)
+    monkeypatch.setattr(worker_set, "PATIENCE", 1.0)
     iterator = begin()
     batch = next(iterator)
     ring = iterator._ring

@@ -350,7 +350,7 @@ def test_in_a_process_that_was_forked() -> None:
 
 
 def test_a_forked_child_may_have_an_object_where_its_parent_had_another() -> None:
-    """Workers are known to torch by the address of their crew, and the child has its parent's list of them."""
+    """Workers are known to torch by the address of their worker set, and the child has its parent's list of them."""
     _torch.watch_pids(1, ())
     try:
         _torch.watch_pids(1, ())

@@ -24,8 +24,8 @@ import shmloader
 from shmloader.core.ring import ANY, FILLED
 from shmloader.core.worker import WorkerSide
 from shmloader.system.call_stacks import Paper
-from shmloader.trainer.crew import Crew
 from shmloader.trainer.watch import Watch
+from shmloader.trainer.worker_set import WorkerSet
 
 RING_LINE = 128  # bytes for the words of each half of a memory (atomics.h)
 
@@ -333,45 +333,46 @@ class Worker:
         self.killed = True
 
 
-def a_crew(ring: Progress, respawn: bool = True) -> Crew:
-    crew = Crew(None, ring, None, respawn=respawn, reissue=True, timeout=1, outlives=True)  # type: ignore[arg-type]
-    crew.workers = [Worker()]  # type: ignore[list-item]
-    return crew
+def a_worker_set(ring: Progress, respawn: bool = True) -> WorkerSet:
+    options: Any = {"reissue": True, "timeout": 1, "outlives": True}
+    worker_set = WorkerSet(None, ring, None, respawn=respawn, **options)  # type: ignore[arg-type]
+    worker_set.workers = [Worker()]  # type: ignore[list-item]
+    return worker_set
 
 
 @pytest.mark.parametrize("respawn", [False, True])
 @pytest.mark.parametrize("comes", ["the batch", "a death"])
 def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
     """Asking for a stack takes half a second.  If the batch comes meanwhile, that is no timeout and no kill."""
-    crew = a_crew(Progress([[5]], comes), respawn)
-    crew.raise_or_kill([5])
-    assert not crew.workers[0].killed  # type: ignore[attr-defined]
+    worker_set = a_worker_set(Progress([[5]], comes), respawn)
+    worker_set.raise_or_kill([5])
+    assert not worker_set.workers[0].killed  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_worker_that_has_published_meanwhile_is_not_killed(late: int) -> None:
-    crew = a_crew(Progress([[5], *[[5]] * late, [6]]))
-    crew.raise_or_kill([5])
-    assert crew.workers[0].killed == bool(late)  # type: ignore[attr-defined]
-    assert list(crew._hung) == [0] * late
+    worker_set = a_worker_set(Progress([[5], *[[5]] * late, [6]]))
+    worker_set.raise_or_kill([5])
+    assert worker_set.workers[0].killed == bool(late)  # type: ignore[attr-defined]
+    assert list(worker_set._hung) == [0] * late
 
 
 def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
     """The watching thread adds to the set."""
-    crew = a_crew(Progress([[]]))
-    ring: Any = crew._ring
+    worker_set = a_worker_set(Progress([[]]))
+    ring: Any = worker_set._ring
     ring.clear_alarm = ring.alarm = lambda: None
 
     def owes(worker: int) -> list[int]:
-        crew._ended.update(range(1, 50))
+        worker_set._ended.update(range(1, 50))
         return []
 
     ring.sequences.owes = owes
-    crew._ended.add(0)
-    crew._dismissed.update(range(50))
-    crew._watch = object()  # type: ignore[assignment]
-    crew.look_after()
-    crew._watch = None
+    worker_set._ended.add(0)
+    worker_set._dismissed.update(range(50))
+    worker_set._watch = object()  # type: ignore[assignment]
+    worker_set.look_after()
+    worker_set._watch = None
 
 
 def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:

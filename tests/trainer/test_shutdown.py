@@ -18,7 +18,7 @@ from conftest import Augmented, own_threads, shm_entries
 from scripts import run_script, session_members, start_script, wait_until_gone
 
 import shmloader
-from shmloader.trainer.crew import Crew
+from shmloader.trainer.worker_set import WorkerSet
 
 DATASET = """
 import ctypes, os, signal, sys, threading, time, torch, shmloader
@@ -373,7 +373,7 @@ def train():
 def train_and_stop():
     train()
     os.kill(it._workers[0].pid, signal.SIGSTOP)
-train()  # so that the child has a crew that is not its own
+train()  # so that the child has a worker set that is not its own
 child = multiprocessing.get_context("fork").Process(target=train_and_stop)
 child.start()
 child.join()
@@ -504,13 +504,13 @@ def test_an_iterator_that_is_collected_in_the_thread_that_watches_its_workers(mo
             gc.collect()
             collected.set()
 
-    begin = Crew.__init__
+    begin = WorkerSet.__init__
 
-    def collecting(self: Crew, *arguments: Any, **options: Any) -> None:
+    def collecting(self: WorkerSet, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         self._ended = Collecting()
 
-    monkeypatch.setattr(Crew, "__init__", collecting)
+    monkeypatch.setattr(WorkerSet, "__init__", collecting)
     errors: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda error: errors.append(error.exc_value))
     iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2, on_worker_death="respawn"))

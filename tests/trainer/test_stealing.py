@@ -14,7 +14,7 @@ from conftest import Augmented, assert_same, iterate, label, seed_all
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Subset
 
 import shmloader
-from shmloader.trainer.crew import Crew
+from shmloader.trainer.worker_set import WorkerSet
 
 
 def epochs(count: int = 2, length: int = 23, dataset: Any = None, **options: Any) -> list[Any]:
@@ -159,13 +159,13 @@ def test_the_first_worker_begins_before_the_last_is_started(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = Tells(23)
-    start_one = Crew._start_one
+    start_one = WorkerSet._start_one
 
-    def start_late(crew: Crew, index: int, first: int) -> Any:
+    def start_late(worker_set: WorkerSet, index: int, first: int) -> Any:
         assert index == 0 or dataset.started.wait(20)
-        return start_one(crew, index, first)
+        return start_one(worker_set, index, first)
 
-    monkeypatch.setattr(Crew, "_start_one", start_late)
+    monkeypatch.setattr(WorkerSet, "_start_one", start_late)
     assert len(epochs(1, dataset=dataset, num_workers=2, **options)[0]) == 5
 
 

@@ -2,21 +2,21 @@
 
 NOTE [ Crew model ]
 
-Each ring alone is NOTE [ Slot ring model ]'s.  Here a ring is a list of tasks that its trainer opens one by one, and
-what is looked at is what several rings have in common: a worker's bell, its choice, and a ring that workers part from
-while they serve the other one.
+NOTE [ Slot ring model ] covers a single ring.  So here a ring is only a list of tasks, which its trainer opens one by
+one.  This model covers what several rings share: a worker's bell, its choice of a ring, and what happens when workers
+part from one ring while they serve the other.
 
     worker   look      at its messages, then into all rings; any of those that have something is chosen
-             claim     the CAS, where another may come first; then whether others are woken for what it has left
+             claim     the CAS, in which another worker may be quicker; then whether to wake others for other rings
              pass      wakes one that sleeps if something is open to all in another ring
              publish   and back to look
              announce, again (the same look), sleep, rise
              hear      does what a message says: it parts from the ring; counts it, rings the trainer's bell
     trainer  open, ring (one of each ring)
-             send, notify, toll (one worker after the other), await (that all who owe something have heard), close
+             send, notify, toll (one worker after the other), await (all workers that owe something have heard), close
     may happen, need not ("!")   a worker is killed; a trainer parts before all is done
 
-A worker that is killed is no more: that another one takes its place is the other model's.
+A worker that is killed stays dead here.  The other model has its successor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from model.promises import NO_DEADLOCK, NO_IDLER, Violated
 
-HEARS = "who sleeps has heard all that it was sent"
+HEARS = "a sleeping worker has received all its messages"
 AFTER_CLOSE = "nobody fills a payload of a ring that is closed"
 MUTANTS = (
     "looks into one ring before it sleeps",

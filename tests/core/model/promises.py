@@ -8,17 +8,17 @@ WHOLE = "what is delivered is what was written for its sequences"
 READ = "a payload is not written while the trainer or a lease reads it"
 ONE_WRITER = "a row of a payload has one writer at most"
 KEPT_ALONE = "a payload that a living worker keeps is left alone"
-BOOKS = "no payload is lost or used twice, and those that name it are one batch"
+BOOKS = "no payload is lost or used twice, and all sequences that name it are of one batch"
 OWN = "a sequence is filled by the worker it was opened for"
-DUTY = "who is dismissed does what is open for it before it leaves"
-DRAWN = "a batch draws on from the last one that its worker published, whoever was that worker"
-VOUCHED = "what is remembered is whole where a word vouches for it"
-TASKS = "a task is read while it is open for its reader, and for nobody else"
+DUTY = "a dismissed worker does what is open for it before it leaves"
+DRAWN = "a batch draws on from the last batch that its worker, or a process before it, has published"
+VOUCHED = "remembered states are whole if a word vouches for them"
+TASKS = "a task is read only while it is open for its reader alone"
 ENTRY = "an entry has one sequence at a time"
 FREE_PAYLOAD = "open() finds a free payload"
-NO_IDLER = "nobody sleeps over what is open to all while those awake are busy"
-NO_DEADLOCK = "who sleeps is woken"
-TERMINATION = "the end can be reached from everywhere"
+NO_IDLER = "no worker sleeps while a sequence is open to all and the others are busy"
+NO_DEADLOCK = "every sleeper is woken"
+TERMINATION = "the end can be reached from every state"
 PROPERTIES = (
     ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, DRAWN, VOUCHED, TASKS, ENTRY, FREE_PAYLOAD,
     NO_IDLER, NO_DEADLOCK, TERMINATION,
@@ -38,13 +38,13 @@ MUTANTS = (
     "claim ignores the owner",
     "look ahead reads what is open to all",
     "claim by store",
-    "claim does not say who",
+    "claim does not record who",
     "recover by timeout",
     "recover by timeout, publish by store",
     "check, then announce",
     "futex does not compare",
-    "who rises leaves its bit",
-    "who rises clears its bit behind the claim",
+    "a worker that rises leaves its bit",
+    "a worker that rises clears its bit after its claim",
     "toll trusts the sleeper bit",
     "wake before the bit is cleared",
     "alarm does not toll",

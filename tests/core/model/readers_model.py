@@ -2,8 +2,9 @@
 
 NOTE [ Readers model ]
 
-The verbs of NOTE [ Readers ] (readers.pxd), each cut into its accesses to shared words.  The slot ring's own model has
-how workers walk, sleep and are revoked, so here a worker claims its next sequence as soon as that is open.
+This model runs the verbs of NOTE [ Readers ] (readers.pxd), cut into single accesses to shared words.  The model of the
+slot ring covers how workers walk, sleep and are revoked, so here a worker claims its next sequence as soon as it is
+open.
 
     worker     claim      the CAS, and half of its row      publish   the other half, its description, and the CAS
                ring       the conductor's bell              ring, clear, wake   the three steps of the readers' bell
@@ -15,15 +16,16 @@ how workers walk, sleep and are revoked, so here a worker claims its next sequen
     its thread note       the conductor's death, or its message          add, clear, wake    its toll of that bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
                mark       the payload's word: who is due    open      an entry a step; again, sleep
-    watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It has
-               the GIL meanwhile, as has who opens
+    watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It holds
+               the GIL from strike to done, and the conductor holds it while it opens
     may happen, need not ("!")   somebody is killed, a lease dies, a reader joins, leaves or is dropped
 
-A reader's process has a number of its own and a bit.  `Ring.late` has readers that are not there at first; `resumes`
-lets one that joins begin at the oldest batch that the ring still has.
+Each process of a reader has a number of its own, and a bit.  `Ring.late` has the readers that join later.  With
+`resumes`, a reader that joins begins at the oldest batch that the ring still has.
 
-Checked: the PROMISES.  In one step, because nothing that happens in between makes a difference: what is under the GIL
-and touches no word that a reader changes; the add, clear and wake of those whom nobody kills in between.
+Checked: the PROMISES.  Two things are one step each, because nothing that happens in between makes a difference: code
+under the GIL that touches no word that a reader changes; and the add, clear and wake of a process that is not killed
+between them.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from itertools import accumulate
 
 READ = "a payload is not written while anybody reads it"
 WHOLE = "what a reader takes is what was written for its batch"
-DESCRIBED = "what a reader has copied out of the entries is of the batch that it takes"
+DESCRIBED = "what a reader copies out of the entries belongs to the batch that it takes"
 PASSED = "no batch passes a reader by"
-PUBLISHED = "a reader gets what was published before the error that its conductor is gone"
-BOOKS = "in the end nobody is due, and held is what is lent"
-LEFT_ALONE = "a batch is opened in a payload and in entries that nobody uses"
+PUBLISHED = "a reader gets all published batches before the error for a lost conductor"
+BOOKS = "in the end no reader is due, and exactly the lent payloads are held"
+LEFT_ALONE = "a batch is opened only in a payload and in entries that nobody uses"
 PROMISES = (READ, WHOLE, DESCRIBED, PASSED, PUBLISHED, BOOKS, LEFT_ALONE)
 
 # Faults that somebody could build in; each must break a promise.

@@ -2,9 +2,9 @@
 
 NOTE [ Slot ring model ]
 
-The verbs of NOTE [ Slot ring ] (ring.pxd), each cut into its accesses to shared words, run by N workers, the trainer
-and the thread that watches the workers.  A state is a string of bytes; all reachable ones are visited, breadth first,
-so the trace to the first bad one is the shortest.
+This model runs the verbs of NOTE [ Slot ring ] (ring.pxd), cut into single accesses to shared words.  N workers, the
+trainer, and the thread that watches the workers run them.  A state is a string of bytes.  The search visits all
+reachable states, breadth first, so the trace to the first bad state is the shortest.
 
     worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
              claim     the CAS, where another may come first
@@ -19,30 +19,37 @@ so the trace to the first bad one is the shortest.
     may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
                                  thread closes the iterator
 
-A batch is one sequence, or several (`chunks`): then each fills a row of the same payload.  Batches may be opened in
-windows (`windows`), where the sequences of one batch lie between those of another one: NOTE [ Windows ] in ring.pxd.
+A batch is one sequence.  With `chunks` it is several sequences, and each fills a row of the same payload.  With
+`windows`, batches are opened in windows, where the sequences of one batch lie between those of another one: NOTE
+[ Windows ] in ring.pxd.
 
-Where workers remember, a generator's state is the sequence that was drawn for last, plus 1, or 0 where it was seeded.
-A worker draws when it claims.  The first time it does, it recalls what its predecessor left.
+If workers remember, a generator's state is a number: 0 if it was only seeded, otherwise 1 + the last sequence for which
+it was drawn from.  A worker draws when it claims.  Its first claim recalls what its predecessor left.
 
-Where sequences are open to all (`steal`), open() rings one bell after another until one wakes somebody.  After a death
-the successor walks from what is to be taken next, so no more is needed for everything to be done.  But a process takes
-long to start, and the living have passed what the dead one had claimed: therefore `revocations` is counted up, which
-sends them back, and all are woken.  NO_IDLER is about that.  It is broken where somebody sleeps, something is open, and
-nobody is about to look: all others fill a payload, sleep or are only starting, and no death is still to be seen.  It is
-also why who rises without having slept clears its sleeper bit, before it claims: else open() would take it for asleep,
-and wake nobody else.  Where each sequence has its worker, a death's count and bells make no difference: left out there.
+If sequences are open to all workers (`steal`), open() rings one bell after another until one of them wakes a worker.
+After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
+But a process takes long to start, and the living workers have already passed the sequences that the dead one had
+claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests
+that.  It is violated if a worker sleeps while a sequence is open and no process is about to look: all others fill a
+payload, sleep or are just starting, and no death is waiting to be seen.  NO_IDLER is also the reason why a worker that
+did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker for a sleeper,
+and wake no other one.  If each sequence has its own worker, the count and the bells after a death change nothing, so
+the model leaves them out.
 
-Checked: the PROPERTIES (promises.py).  For the last two nothing that need not happen is of help: no lease dies, and
-nobody else is killed, to end a wait.
+Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
+marked "!" happens: no wait may need the death of a lease or of another process to end.
 
-Left out: memory orders (one access after another here; tests/core/test_atomics.py has them), spurious wake-ups,
-timeouts and spinning (they hide lost wake-ups), tasks (their area goes with the payload's number), and the limit on
-deaths in a row (the number of kills is bounded). In one step, because nothing that happens in between makes a
-difference: accesses to what nobody else may touch, and the word operation beside them; the walk's steps past what stays
-so (a claim does not, where it may be revoked and is open to all then); a look that fails, and the flags beside it
-(raised first, rung after); clearing a bit and FUTEX_WAKE, where nobody can be killed between; the last take() and
-`stop`.
+Left out: memory orders (here one access follows another; tests/core/test_atomics.py has them); spurious wake-ups,
+timeouts and spinning, because they hide lost wake-ups; tasks, because their area goes with the payload's number; and
+the limit on deaths in a row, because the number of kills is bounded.
+
+Some accesses are one step, because nothing that happens in between makes a difference:
+
+    - accesses to what no other process may touch, and the word operation beside them;
+    - the steps of a walk past words that stay passed (a claim does not, if it may be revoked and then be open to all);
+    - a look that finds nothing, and the flags beside it, which are raised before the bell is rung;
+    - clearing a bit and FUTEX_WAKE, if nobody can be killed in between;
+    - the last take() and `stop`.
 """
 
 from __future__ import annotations
@@ -349,7 +356,7 @@ class Ring:
         if s[MEANT + e] not in (w, ANY):
             raise Violated(OWN)
         s[STATE + e] = CLAIMED
-        if self.mutant != "claim does not say who":
+        if self.mutant != "claim does not record who":
             s[OWNER + e] = self.name(s, w)
         s[CURRENT + me] = self.row(s, s[CURSOR + me]) + 1
         self.write(s, me, TORN)
@@ -456,7 +463,7 @@ class Ring:
             open_still = (s[SEQ + e], s[STATE + e], s[OWNER + e]) == (cursor, OPEN, ANY)
             to = self.claim(s, me, w) if open_still or mutant == "claim by store" else LOOK
             if s[bell] and to != LOOK:
-                to = RISE if mutant == "who rises clears its bit behind the claim" else to
+                to = RISE if mutant == "a worker that rises clears its bit after its claim" else to
         elif pc == LEAVE:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
         elif pc in (PEEK, TASK):
@@ -505,7 +512,7 @@ class Ring:
         if to == LOOK and pc != LOOK:
             s[bell] &= SLEEPER
             s[LEAVING + me] = 0
-            if s[bell] and pc in (AGAIN, SLEEP) and self.steal and not mutant.startswith("who rises"):
+            if s[bell] and pc in (AGAIN, SLEEP) and self.steal and not mutant.startswith("a worker that rises"):
                 to = RISE
         s[PC + me] = to
         if to == LEFT:
@@ -579,7 +586,7 @@ class Ring:
         elif pc == T_STOP:
             here = [w for w in range(self.workers) if s[PC + w] not in (LEFT, DEAD)]
             if s[TAKEN] == self.sequences and any(s[DISMISSED + w] for w in here):
-                return False  # for the model's sake: who is dismissed leaves before the end
+                return False  # for the model's sake: a dismissed worker leaves before the end
             s[TRAINER] = T_DONE if s[SHUT] else self.stop(s, T_STOP, T_TOLL, T_JOIN)
         elif pc in (T_TOLL, T_JOIN):
             s[TRAINER] = self.stop(s, pc, T_TOLL, T_JOIN)
@@ -591,7 +598,7 @@ class Ring:
         return True
 
     def stop(self, s: bytearray, pc: int, toll: int, join: int) -> int:
-        """Crew.stop(), by whichever thread."""
+        """WorkerSet.stop(), by whichever thread."""
         if pc == join:
             over = s[WATCHER] == W_NOTE and all(s[PC + w] in (LEFT, DEAD) for w in range(self.workers))
             return join + 1 if over else join

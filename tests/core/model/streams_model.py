@@ -7,17 +7,18 @@ rules are those of NOTE [ Streams ] (streams.py) and NOTE [ Pinning ]; a state i
 reached are visited.
 
     thread    leaves a stream (and notes when), chooses another (which becomes current, and is noted), marks (records an
-              event on a foreign stream that it left), copies, hands over, drops.  Leaving and choosing are two steps
-              here, though one in current.pyx: their order is sound even if another thread looks in between
+              event on a foreign stream that it left), copies, hands over, drops.  In current.pyx, leaving one stream
+              and choosing the next are one step.  Here they are two, which shows that the order of the two is
+              sound even if another thread looks in between
     thread 0  lends; looks (records events on the streams that may have a copy); gives the slot back when these have
               passed, and it is filled again; closes, which waits for the device, and unmaps
     stream    does its copy; an event passes only after the copy
     may happen, need not ("!")   the last foreign stream is destroyed, once torch no longer uses it
 
 Checked: the PROPERTIES.  With `hidden` the threads may also be put on an unseen stream, as C++ can do.  Then a slot may
-be filled under a copy on that stream, as NOTE [ Streams ] admits, but on no other, and nothing is ever unmapped.  No
-thread is moved from a foreign stream to an unseen one here: then the foreign stream could be queried after its end.
-That gap remains, too.
+be filled while a copy on that stream reads it, as NOTE [ Streams ] admits.  That must happen for no other stream, and
+nothing is ever unmapped under a copy.  One gap is not modelled: if a thread is moved from a foreign stream to an unseen
+one, the foreign stream could be queried after its end.
 """
 
 from __future__ import annotations

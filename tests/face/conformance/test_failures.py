@@ -482,7 +482,7 @@ def test_feature_shutdown_when_collected(drained: int, persistent: bool) -> None
 
 
 def test_feature_shutdown_terminates_a_worker_that_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shmloader.trainer.crew.PATIENCE", 0.2)
+    monkeypatch.setattr("shmloader.trainer.worker_set.PATIENCE", 0.2)
 
     def terminated(kind: Any) -> Any:
         iterator = iter(kind(Dying(DEATHS["SIGTERM from the trainer"]), num_workers=1))

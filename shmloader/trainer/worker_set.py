@@ -29,20 +29,20 @@ from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of, killed_at_start, not_started
 from shmloader.worker.loop import work
 
-# How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  That they
-# are at once, but for a machine that has no core for them, or a disk that they wait for; a process that the kernel does
-# not let go of at all must not keep the trainer for ever.  torch gives 5 to each worker, one after another.
+# How many seconds all workers together have to leave, then to obey SIGTERM, then to end after SIGKILL.  After SIGKILL
+# they end at once, unless they get no core or wait for a disk.  The last limit is for a process that the kernel cannot
+# end: it must not hold the trainer for ever.  torch gives 5 seconds to each worker, one after another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 5.0
 REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
-class Crew:
+class WorkerSet:
     """The workers of one ring.
 
-    The kernel says whether a worker is dead.  A thread of the trainer sleeps on the workers' descriptors.  When a
-    worker dies, it raises the ring's alarm; that wakes the thread that waits for a batch, whichever it is, and it looks
-    after the worker.  If deaths are errors, torch's SIGCHLD handler is often quicker in the main thread.
+    The kernel reports a worker's death.  A thread of the trainer sleeps on the workers' descriptors, and raises the
+    ring's alarm when one of them dies.  The alarm wakes the thread that waits for a batch, and that thread replaces the
+    worker or raises an error.  If deaths are errors, torch's SIGCHLD handler in the main thread often comes first.
 
     Args:
         context: multiprocessing, or a context of it.
@@ -51,7 +51,7 @@ class Crew:
         respawn: Whether dead workers are replaced; if not, a death is an error.
         reissue: Whether the batch that a dead worker held can be made again; it cannot if the dataset is a stream.
         timeout: How many seconds a batch may take, 0 for any number.
-        outlives: Whether workers go on when their group is sent a signal: NOTE [ Group signals ].
+        outlives: Whether workers survive a signal to their group: NOTE [ Group signals ].
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Crew:
         self._paper: Paper | None = None
         self._arguments = Parcel({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
-        self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
+        self._hung: dict[int, str] = {}  # workers killed because they held a batch too long, with the text of the error
         self._dismissed: set[int] = set()
         self._ended: set[int] = set()  # added to by the watching thread
         self._watch: Watch | None = None
@@ -113,13 +113,13 @@ class Crew:
             self._arguments.close()  # all have it
         with held():
             self._start_watch()
-        if not self._respawn:  # torch's handler raises where others can take the place
-            self._watched = True  # before it is: stop() is to undo what has been done of it
+        if not self._respawn:  # torch's handler turns each death into an error
+            self._watched = True  # first, so that stop() undoes it even if a signal breaks off the next line
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
         worker = self._process(index, first)
-        name = getattr(worker, "name", None)  # a context may have processes of its own making
+        name = getattr(worker, "name", None)  # a context may have its own class of processes
         try:
             if name is not None:
                 worker.name = FollowingName(name, self.outlives)
@@ -181,9 +181,9 @@ class Crew:
                 interpreter is going down, so that all workers have been ended and no thread can be started.
         """
         self._ring.clear_alarm()  # first, so that a death from here on raises it again
-        # Not is_alive(): under forkserver it hears of a death from the server, later than the watching thread does.
+        # Not is_alive(): under forkserver the server reports a death to it, later than the kernel does to that thread.
         # A worker that was dismissed may leave, but not while something is open for it.
-        ended = self._ended.copy()  # the watching thread adds to it
+        ended = self._ended.copy()  # because the watching thread adds to it
         dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
         try:
             raise_at_exit()
@@ -204,17 +204,17 @@ class Crew:
             raise RuntimeError(self._obituary(dead, "\n".join(self._end_by_server(index) for index in dead)))
 
     def _end_by_server(self, index: int) -> str:
-        """How a worker ended.  torch knows of children alone, and one of the fork server's is none."""
+        """How a worker ended.  torch reports only children of this process, and not those of the fork server."""
         worker = self.workers[index]
-        with contextlib.suppress(AssertionError):  # a process of another making
+        with contextlib.suppress(AssertionError):  # a process of another class
             worker.join(REAPED)
         return "" if worker.exitcode is None else end_of(worker)
 
     def raise_explained(self, error: RuntimeError) -> NoReturn:
         """Raise torch's error for a worker that died, with what it held; any other error as it is.
 
-        torch's SIGCHLD handler raises one error; if it strikes while the trainer waits, torch makes another one of it.
-        Here both become one.
+        torch has two errors for a death: one of its SIGCHLD handler, and one that it raises from it if the trainer was
+        waiting for a batch.  Here the user gets both texts in one error.
         """
         died = re.match(r"DataLoader worker \(pid (\d+)\)", str(error))
         lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
@@ -235,7 +235,7 @@ class Crew:
         return f"It held no batch.{f' {OUT_OF_MEMORY}' if was_killed else ''}"
 
     def _batch(self, sequence: int) -> str:
-        """What a sequence is to its user."""
+        """What the user knows a sequence by: its batch, its indices, and its rows if it is a part of a batch."""
         batch, row, rows = self._ring.sequences.about(sequence)
         listed = self._ring.sequences.rows_of(sequence)
         if listed is not None:
@@ -248,7 +248,8 @@ class Crew:
 
     def _replace(self, dead: list[int]) -> None:
         with held(), self._changing:
-            if self._stopped or (not dead and self._watch is not None):  # a watch that could not be started is now
+            # If nobody is dead, there is one thing to do: to start a watch that could not be started before.
+            if self._stopped or (not dead and self._watch is not None):
                 return
             self._stop_watch()  # there must be no such thread during a fork, and it must know the new workers
             try:
@@ -258,7 +259,7 @@ class Crew:
                 self._start_watch()
 
     def _replace_one(self, index: int) -> None:
-        """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
+        """Start another process as this worker.  Nothing is lost by that: NOTE [ Slot ring ]."""
         worker = self.workers[index]
         worker.join()  # once it is reaped, it can write nothing more
         ended = self._hung.pop(index, None) or end_of(worker)
@@ -308,7 +309,7 @@ class Crew:
         late = [index for index in range(len(self.workers)) if index in owners]
         blamed = {index: debts[0] for index in late if (debts := self._ring.sequences.owes(index))}
         states = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
-        if self._ring.ready() or self._ring.alarmed:  # to ask for stacks takes time: it came, or a worker died
+        if self._ring.ready() or self._ring.alarmed:  # asking for stacks took time: the batch came, or a worker died
             return
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *states.values()])
         blamed = {index: sequence for index, sequence in blamed.items() if self._may_kill(index, sequence)}
@@ -341,8 +342,8 @@ class Crew:
     def stop(self) -> None:
         """End all workers, with one deadline for all of them.  When it returns, nothing of them is left.
 
-        Each step is taken whatever became of those before it.  What a step raises is raised after the last one.  Called
-        again, it goes on where it was.
+        Each step is taken, even if an earlier one has raised.  The error is raised after the last step.  A second call
+        takes all steps again, which is harmless.
         """
         raised: BaseException | None = None
         ended = True
@@ -375,10 +376,10 @@ class Crew:
                 del raised  # it holds this frame, by its traceback
 
     def works(self) -> None:
-        """An epoch begins."""
+        """Called when an epoch begins."""
 
     def rests(self) -> None:
-        """It is over."""
+        """Called when an epoch is over."""
 
     @property
     def lives(self) -> bool:
@@ -429,7 +430,7 @@ class Crew:
                 continue
             if worker.exitcode is None:
                 worker.kill() if number == signal.SIGKILL else worker.terminate()
-            elif worker.pid:  # its fork server is gone, so that multiprocessing would send it none
+            elif worker.pid:  # its fork server is gone, and then multiprocessing sends it no signal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, number)
 
