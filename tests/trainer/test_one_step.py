@@ -135,10 +135,13 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
         return shmloader.DataLoader(Numbers(), batch_size=4, num_workers=2, **options)
 
     expected = epoch(loader())
-    for seed in range(3):
-        got, raised = interrupted_epoch(loader(), seed)
+    raised = 0
+    for seed in itertools.count():  # on a busy machine fewer fall into an epoch
+        got, count = interrupted_epoch(loader(), seed)
         assert got == expected
-        assert raised > 10
+        raised += count
+        if seed >= 2 and raised > 30:
+            break
 
 
 class InterruptedSampler:
