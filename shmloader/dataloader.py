@@ -14,7 +14,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 from shmloader import iterators, off_the_ring, read_elsewhere
-from shmloader.far_workers import WorkerCount, with_far
+from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
 from shmloader.requirements import check_requirements, of_crew
@@ -276,6 +276,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         options.give_to(self)
         num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         num_workers = with_far(num_workers, far_workers)
+        if far_workers is not None:
+            vars(self)["check_worker_number_rationality"] = have_other_cores
         super().__init__(
             dataset,
             batch_size,
@@ -304,16 +306,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         read_elsewhere.enrol(self)
         if crew is not None:
             crew.enrol(self)
-
-    @property
-    def check_worker_number_rationality(self) -> Callable[[], None]:
-        """torch's method, which warns if there are more workers than cores.
-
-        It does nothing if some are far, because these have cores of their own.
-        """
-        if isinstance(self.num_workers, WorkerCount):
-            return lambda: None
-        return super().check_worker_number_rationality  # no call, so that the warning names the caller's line
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.

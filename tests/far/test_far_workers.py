@@ -9,6 +9,7 @@ import pickle
 import random
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -340,6 +341,16 @@ def test_a_stand_in_that_waits_leaves_by_itself(monkeypatch: pytest.MonkeyPatch)
 
 
 # ------------------------------------------------------------------------------------------------- the face
+
+
+def test_torch_does_not_compare_far_workers_with_the_cores_here() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = shmloader.DataLoader(range(8), far_workers=Here(1000))
+        assert pickle.loads(pickle.dumps(loader.check_worker_number_rationality))() is None
+        loader.check_worker_number_rationality()
+    with pytest.warns(UserWarning, match="will create 1000 worker processes"):
+        shmloader.DataLoader(range(8), num_workers=1000)
 
 
 def test_the_count_survives_who_rebuilds_a_loader() -> None:
