@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import pathlib
 import pickle
 import random
 import signal
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +27,7 @@ from torch.utils.data import Dataset, IterableDataset
 import shmloader
 from shmloader.far_workers import WorkerCount
 from shmloader.options import Options
+from shmloader.readers.server import serve
 from shmloader.trainer.far_crew import FarCrew
 from shmloader.trainer.templates import context_of
 from shmloader.trainer.watch import runs
@@ -402,6 +405,29 @@ def test_they_cannot_be_set_later() -> None:
     loader.far_workers = Here(1)
     with pytest.raises(ValueError, match="Give it when the loader is made"):
         iter(loader)
+
+
+def test_a_fork_context_that_is_an_object_is_refused() -> None:
+    fork = multiprocessing.get_context("fork")
+    with pytest.raises(ValueError, match="multiprocessing_context='fork', because Ray runs threads"):
+        shmloader.DataLoader(range(8), far_workers=Here(1), multiprocessing_context=fork)
+
+
+def test_a_loader_with_them_is_not_served() -> None:
+    loader: Any = shmloader.DataLoader(range(8), num_workers=1, persistent_workers=True, far_workers=Here(1))
+    with pytest.raises(ValueError, match="Leave far_workers= out"):
+        serve(loader, uuid.uuid4().hex)
+
+
+def test_a_loader_that_has_them_already_is_not_tuned() -> None:
+    with pytest.raises(ValueError, match="does not measure far ones"):
+        shmloader.tune(shmloader.DataLoader(range(8), far_workers=Here(1)))
+
+
+def test_a_loader_of_a_framework_that_cannot_have_them_goes_without() -> None:
+    with shmloader.patch_torch(far_workers=Here(1)), pytest.warns(RuntimeWarning, match="was not given far_workers="):
+        loader: Any = torch.utils.data.DataLoader(Stream(), batch_size=2)
+    assert loader.far_workers is None and len(list(loader)) == 2
 
 
 def test_a_loader_with_them_is_not_tuned() -> None:

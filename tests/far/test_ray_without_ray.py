@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def test_ray_must_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_ray", lambda: Resting)
     loader = shmloader.DataLoader(range(8), far_workers=shmloader.ray.Workers(1))
     with pytest.raises(RuntimeError, match=r"Call ray.init\(\) before the loader is iterated"):
+        iter(loader)
+
+
+def test_the_trainer_must_be_inside_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors could not connect to a client of the cluster."""
+    client = types.SimpleNamespace(ray=types.SimpleNamespace(is_connected=lambda: True))
+    remote = types.SimpleNamespace(is_initialized=lambda: True, util=types.SimpleNamespace(client=client))
+    monkeypatch.setattr(workers, "_ray", lambda: remote)
+    loader = shmloader.DataLoader(range(8), far_workers=shmloader.ray.Workers(1))
+    with pytest.raises(RuntimeError, match=r"need a trainer inside the cluster, and this process is a client of it"):
         iter(loader)
 
 
