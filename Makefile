@@ -38,6 +38,9 @@ CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
 	litdata==0.2.76 webdataset==1.0.2 fastai==2.8.12 ultralytics==8.4.190 timm==1.0.31 \
 	hypothesis posix_ipc psutil pyte pytest pytest-timeout tqdm
+# Ray, and what its trainer needs.  The environment also sees all of .venv.
+RAY := .venv-ray
+RAY_NEEDS := 'ray[train]==2.60.0'
 # The tools that build and check the site.  The environment also sees all of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
@@ -83,7 +86,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-torchvision test-cuda \
+.PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-ray test-torchvision test-cuda \
 	torment-cuda soak attack bench di-engine lint style types suite docs wheel sanitize \
 	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
@@ -100,6 +103,7 @@ help:
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader;'
 	@echo '             resume in mid-epoch through the first three, torch.distributed.checkpoint and as torchtitan does;'
 	@echo '             loaders of MONAI, PyTorch Geometric, ultralytics, Streaming, litData, WebDataset, fastai, timm'
+	@echo 'make test-ray   far workers on a Ray cluster of three nodes, all on this machine.  KILLS=100'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
@@ -170,6 +174,10 @@ test-quiet: $(STAMP)
 test-ecosystem: $(ECOSYSTEM) $(CLIENTS)/installed
 	$(BIN)/pytest --disable-warnings -m "long or not long" tests/face/ecosystem tests/resume/test_resume_checkpoints.py $(ARGS)
 	$(CLIENTS)/bin/python -m pytest --disable-warnings -m "long or not long" tests/face/clients $(ARGS)
+
+# KILLS: how many actors are killed in each of two tests.
+test-ray: $(RAY)/installed
+	$(if $(KILLS),KILLS=$(KILLS)) $(RAY)/bin/python -m pytest --disable-warnings -m "long or not long" -o "pythonpath=. tests/far" tests/far/with_ray $(ARGS)
 
 test-torchvision: $(TORCHVISION)/installed
 	$(TORCHVISION)/bin/python -m pytest tests/images/with_torchvision $(ARGS)
@@ -257,7 +265,7 @@ fuzz-neon: $(WHEEL)/installed
 	$(WHEEL)/bin/python wheels/emulate.py --fuzz
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(RAY) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/core/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -326,6 +334,14 @@ $(CLIENTS)/installed: constraints.txt | $(STAMP)
 	@echo 'installing the loaders of other projects into $(CLIENTS) (minutes, once)' >&2
 	@$(BIN)/python -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/pip install --quiet $(CLIENTS_NEEDS)
+	@touch $@
+
+$(RAY)/installed: $(STAMP)
+	@echo 'installing Ray into $(RAY) (100 MB, once)' >&2
+	@$(BIN)/python -m venv --without-pip $(RAY)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@$(BIN)/pip --python $(RAY)/bin/python install --quiet -c constraints.txt $(RAY_NEEDS)
 	@touch $@
 
 $(CUDA)/installed: $(STAMP)

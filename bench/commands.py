@@ -13,6 +13,7 @@ from bench.core.results import console, print_lines
 from bench.deaths.question import Deaths
 from bench.device.question import Device
 from bench.experiment.question import Experiment
+from bench.far.question import Far
 from bench.growth.question import Growth
 from bench.images.question import Images
 from bench.latency.question import Latency
@@ -31,6 +32,7 @@ _ALL = (
     Cache,
     Storage,
     Readers,
+    Far,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")

@@ -14,6 +14,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 from shmloader import iterators, off_the_ring, read_elsewhere
+from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
 from shmloader.requirements import check_requirements, of_crew
@@ -142,6 +143,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             None: each iterator has workers of its own).  How many there are, the start method, `template` and
             `workers_outlive_signals` are the crew's.  See docs/crew.md.
 
+        far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
+            `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
+            how many there are in all.  Local workers and what receives far batches are forked from a template process.
+            Needs a map-style dataset that can be pickled.  See docs/far-workers.md.
+
         template: Whether one process, the template, imports torch, unpickles the dataset, and forks all workers
             (default False: each spawned worker does both).  Loaders over one dataset share it.  It lives as long as one
             of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a second.
@@ -194,6 +200,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     worker_threads: int | None = None
     detail = False
     crew: Any = None
+    far_workers: Any = None
     template = False
     readers: Any = None
 
@@ -237,6 +244,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         worker_threads: int | None = None,
         detail: bool = False,
         crew: Any = None,
+        far_workers: Any = None,
         template: bool = False,
         readers: Any = None,
     ) -> None:
@@ -261,11 +269,15 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             worker_threads=worker_threads,
             detail=detail,
             crew=crew,
+            far_workers=far_workers,
             template=template,
             readers=readers,
         )
         options.give_to(self)
         num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
+        num_workers = with_far(num_workers, far_workers)
+        if far_workers is not None:
+            vars(self)["check_worker_number_rationality"] = have_other_cores
         super().__init__(
             dataset,
             batch_size,

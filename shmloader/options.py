@@ -21,6 +21,7 @@ import torch
 import torch.distributed
 
 from shmloader.crew import Crew
+from shmloader.far_workers import FarWorkers
 
 RingMemory = Literal["auto", "posix", "memfd"]
 
@@ -93,6 +94,11 @@ def _process_group(name: str, value: Any) -> None:
 def _crew(name: str, value: Any) -> None:
     if not isinstance(value, Crew):
         _refuse(name, value, "a shmloader.Crew or None", "crew = shmloader.Crew(num_workers=8), for all its loaders")
+
+
+def _far_workers(name: str, value: Any) -> None:
+    if not isinstance(value, FarWorkers):
+        _refuse(name, value, "a shmloader.ray.Workers or None", "For example shmloader.ray.Workers(num=32)")
 
 
 def _count_or_share(name: str, value: Any) -> None:
@@ -185,6 +191,10 @@ class Options:
     crew: Any = field(
         default=None,
         metadata=_rule(_none_or(_crew), only_on_the_ring=True),
+    )
+    far_workers: Any = field(
+        default=None,
+        metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),
     )
     template: bool = field(
         default=False,

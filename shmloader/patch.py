@@ -39,6 +39,7 @@ import torch.utils.data
 from shmloader import off_the_ring, read_elsewhere, take_over
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS
+from shmloader.ray import patched
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
@@ -77,6 +78,7 @@ class Patch:
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
                 read_elsewhere.listen(_serves_torchs_iterator)
+            patched.cover()
         self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
@@ -91,6 +93,7 @@ class Patch:
                 init, ours = _inits
                 _inits.clear()
                 read_elsewhere.unlisten(_serves_torchs_iterator)
+                patched.uncover()
                 if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init
 
@@ -147,6 +150,9 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
     An instance of a named class is still an instance of it, and of `shmloader.DataLoader` too, also after pickling.
     Its `__init__` takes the same arguments.  It takes our options if it passes on arguments that it does not know.  If
     it sets an attribute with the name of an option of ours (`device`, `schedule`), that is the option's value.
+
+    If `ray.train.torch` is imported, its `prepare_data_loader` does what `shmloader.ray.prepare_data_loader` does for a
+    loader of shmloader's: the loader keeps its options and can be resumed.
 
     Limits: `class Theirs(torch.utils.data.DataLoader): pass` still gives torch's loader under the patch.  Loaders that
     were built before stay torch's.  `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process

@@ -28,6 +28,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import _torch, off_the_ring
+from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS
 
 
@@ -46,16 +47,17 @@ class Note:
         self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
         self._options = options
-        crew = options.pop("crew", None)
-        self._crew = (lambda: None) if crew is None else weakref.ref(crew)  # a note may outlive it
-        self._num_workers = loader.num_workers
+        # a note may outlive what has processes
+        held = [name for name in ("crew", "far_workers") if name in options]
+        self._weak: dict[str, Callable[[], Any]] = {name: weakref.ref(options.pop(name)) for name in held}
+        self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)
 
     @property
     def options(self) -> dict[str, Any]:
         """The loader's options that differ from the defaults."""
-        crew = self._crew()
-        return self._options if crew is None else {**self._options, "crew": crew}
+        found = {name: option for name, known in self._weak.items() if (option := known()) is not None}
+        return {**self._options, **found} if found else self._options
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +66,7 @@ class Note:
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
-        return bool(self._num_workers == num_workers) and (collate_fn is None or self._collate_fn() == collate_fn)
+        return num_workers in self._num_workers and (collate_fn is None or self._collate_fn() == collate_fn)
 
 
 def _weak(found: Any) -> Callable[[], Any]:

@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from shmloader import _torch
 from shmloader.device import accelerator
+from shmloader.far_requirements import check_far_workers
 from shmloader.options import Options
 from shmloader.places import BY_DATASET, place_of
 from shmloader.row_wise import is_row_wise
@@ -24,6 +25,8 @@ _THREAD_SAFE = (range, list, tuple, dict, TensorDataset)
 
 def check_requirements(loader: Any, options: Options) -> None:
     """Raise a ValueError if a loader cannot have these options."""
+    if options.far_workers is not None:  # first, because others speak of num_workers
+        check_far_workers(loader, options)
     if options.device is not None:
         _check_device(torch.device(options.device), options)
     if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
@@ -58,7 +61,7 @@ def check_requirements(loader: Any, options: Options) -> None:
         _check_threads(loader, options)
     if options.crew is not None:
         _check_crew(loader, options)
-    if options.template and loader.num_workers:
+    if options.template and loader.num_workers and options.far_workers is None:
         _check_start_method(loader.multiprocessing_context)
 
 

@@ -68,6 +68,12 @@ ABOUT = {
         "crew=2",
         "import shmloader\n\n",
     ),
+    "far_workers": About(
+        "",
+        "far = shmloader.ray.Workers(num=4)\nDataLoader(dataset, num_workers=2, far_workers=far)",
+        "far_workers=32",
+        "import shmloader.ray\n\n",
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

@@ -87,6 +87,10 @@ def _check(loader: Any, options: Options) -> None:
         )
     if options.crew is not None:
         raise ValueError("A loader that is served has workers of its own, but this one has a crew. Leave crew= out.")
+    if options.far_workers is not None:
+        raise ValueError(
+            "A loader that is served has workers on this machine, but this one has far_workers. Leave far_workers= out."
+        )
     if options.group_by is not None:
         raise ValueError(
             f"A loader that is served opens one batch after the other, but group_by={options.group_by!r} mixes the "

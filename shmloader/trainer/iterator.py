@@ -48,6 +48,7 @@ from shmloader.core.next_batch import END, Steps
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import Place, place_of
@@ -61,6 +62,7 @@ from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery, PassedOn
+from shmloader.trainer.far_worker_set import FarWorkerSet
 from shmloader.trainer.member import Member
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
@@ -174,6 +176,17 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _worker_set_of(self, loader: Any, options: Options) -> WorkerSet:
         """The workers, which have not started: the loader's own, or those of the crew that it shares."""
         respawn, reissue = options.respawns, not self._streams
+        if options.far_workers is not None:
+            return FarWorkerSet(
+                context_of(loader, options),
+                self._ring,
+                self._segment,
+                far=options.far_workers,
+                local=local_workers(loader),
+                respawn=respawn,
+                timeout=self._timeout,
+                outlives=options.workers_outlive_signals,
+            )
         if options.crew is None:
             return WorkerSet(
                 context_of(loader, options),

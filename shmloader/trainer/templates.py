@@ -26,10 +26,12 @@ _of_datasets: dict[int, tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by th
 def context_of(loader: Any, options: Options) -> Any:
     """What starts the workers of a loader: multiprocessing, or a context of it or of ours."""
     plain = loader.multiprocessing_context or torch.multiprocessing
-    if not options.template:
+    if not options.template and options.far_workers is None:
         return plain
     if isinstance(plain, str):
         plain = multiprocessing.get_context(plain)
+    if plain.get_start_method() == "fork":  # of far workers: their engine's threads run in this process
+        plain = multiprocessing.get_context("spawn")
     return TemplateContext(_share_of(loader), plain.get_context(), loader.timeout, options.workers_outlive_signals)
 
 

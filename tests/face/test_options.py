@@ -21,6 +21,7 @@ import shmloader
 from shmloader import off_the_ring
 from shmloader.commands.tuning.measure import options_of
 from shmloader.commands.tuning.setting import VARIED
+from shmloader.far_workers import FarSession, FarWorkers, Ticket
 from shmloader.options import DEFAULTS, Options
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,6 +29,23 @@ ROOT = Path(__file__).parent.parent.parent
 
 def first(batch: Any) -> Any:
     return batch
+
+
+class Nowhere(FarWorkers):
+    """Far workers that are never started."""
+
+    num, heartbeat, libraries = 1, 30.0, "warn"
+
+    def address(self) -> str:
+        raise NotImplementedError
+
+    def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Nowhere
+
+    __hash__ = FarWorkers.__hash__
 
 
 # Of each option: a value other than its default, the arguments which that needs, and a value that it may not have.
@@ -53,6 +71,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "detail": (True, {}, "all"),
     "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
     "crew": (shmloader.Crew(1), {}, "eight"),
+    "far_workers": (Nowhere(), {}, 32),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }
 NAMES = sorted(DEFAULTS)

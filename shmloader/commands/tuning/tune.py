@@ -97,6 +97,11 @@ def tune(
             "tune() varies the number of workers, and crew=... has a fixed number: tune a loader without a crew, and "
             "make the crew with what it finds"
         )
+    if (options.get("far_workers") or getattr(dataset, "far_workers", None)) is not None:
+        raise ValueError(
+            "tune() varies the number of local workers, and does not measure far ones: tune a loader without "
+            "far_workers, and give num_workers what it finds"
+        )
     if isinstance(dataset, torch.utils.data.DataLoader):
         options = {**options_of(dataset, options), **options}
         dataset = dataset.dataset

@@ -1,0 +1,1 @@
+"""What a batch costs that a far worker has made, over loopback."""

@@ -1,0 +1,93 @@
+"""Batches of far workers beside those of local ones.  It runs in a process of its own, see core/child.py."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy
+import torch
+
+import shmloader
+from bench.core.cases import CASES, ENDLESS
+from bench.core.loaders import PREFETCH, SPARE
+from bench.core.throughput import toucher
+from bench.far.engine import Nearby
+
+WARM_UP = 12  # batches: every slot has been read once, so its pages are mapped
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
+    """Read batches for a while.
+
+    Args:
+        way: "local": workers of this machine; "far": as many far ones, over loopback.
+        case: What is loaded.
+        seconds: For how long, after the warm-up.
+        workers: How many.
+
+    Returns:
+        batches_per_second;
+        trainer, workers: seconds of processor time a batch: of this process with its threads, and of the local workers
+        or the stand-ins;
+        bytes: of a batch;
+        memcpy: seconds that one core takes to copy as many bytes.
+    """
+    what = CASES[case]
+    kind: dict[str, Any] = {"num_workers": workers} if way == "local" else {"far_workers": Nearby(workers)}
+    loader = shmloader.DataLoader(
+        what.dataset(ENDLESS, ""),
+        what.batch_size,
+        collate_fn=what.collate,
+        prefetch_factor=PREFETCH,
+        spare_slots=SPARE,
+        multiprocessing_context="spawn",
+        **kind,
+    )
+    with loader:
+        batches: Any = iter(loader)
+        first = next(batches)
+        touches: Any = toucher(first)
+        for _ in range(WARM_UP):
+            touches(next(batches))
+        pids = [worker.pid for worker in batches._workers]
+        count, cpu, theirs, began = 0, time.process_time(), sum(map(_cpu, pids)), time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds:
+            touches(next(batches))
+            count += 1
+        cpu, theirs = time.process_time() - cpu, sum(map(_cpu, pids)) - theirs
+    size = sum(each.nbytes for each in _tensors(first))
+    return {
+        "batches_per_second": count / took,
+        "trainer": cpu / count,
+        "workers": theirs / count,
+        "bytes": size,
+        "memcpy": _memcpy(size),
+    }
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time that a process has taken."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    return [tensor for part in batch for tensor in _tensors(part)] if isinstance(batch, (list, tuple)) else []
+
+
+def _memcpy(size: int) -> float:
+    source, to = numpy.ones(size, numpy.uint8), numpy.zeros(size, numpy.uint8)
+    times = []
+    for _ in range(9):
+        began = time.perf_counter()
+        numpy.copyto(to, source)
+        times.append(time.perf_counter() - began)
+    return sorted(times)[4]

@@ -1,0 +1,87 @@
+"""Far workers over loopback: batches a second, and the processor time that a batch costs this machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.core.cases import CASES
+from bench.core.question import Question, Turn, add_choice, add_workers, seconds
+from bench.core.results import failures, in_one_line, print_lines
+from bench.core.spread import shown, spread
+
+READ = ("uint8-images", "small-images", "scalar")
+WAYS = ("local", "far")
+
+
+class Far(Question):
+    name = "far"
+    asks = "a batch that a far worker made, over loopback, beside one of a local worker"
+    more = (
+        "`far` are as many processes of this machine that send batches by TCP, as actors on other machines do.  "
+        "CPU is that of the trainer, and of the local workers or the stand-ins; not of far ones.  Writes far.json."
+    )
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        add_choice(parser, "--cases", tuple(case for case in READ if case in CASES), "which to measure")
+        parser.add_argument("--seconds", type=seconds, default=3, help="length of one measurement, after its warm-up")
+        add_workers(parser)
+
+    def settings(self) -> dict[str, Any]:
+        return {"seconds": self.given.seconds, "workers": self.given.workers}
+
+    def turns(self, at: int) -> list[Turn]:
+        given = self.given
+        return [
+            Turn(
+                {"case": case, "way": way},
+                "bench.far.measure:far",
+                {"way": way, "case": case, "seconds": given.seconds, "workers": given.workers},
+                given.seconds + 12,
+                given.timeout,
+            )
+            for case in given.cases
+            for way in WAYS
+        ]
+
+    def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for case in self.given.cases:
+            found[case] = {
+                way: {
+                    "batches_per_second": spread(of["batches_per_second"] for of in these),
+                    "trainer": spread(of["trainer"] for of in these),
+                    "workers": spread(of["workers"] for of in these),
+                    "of_memcpy": spread((of["trainer"] + of["workers"]) / max(of["memcpy"], 1e-9) for of in these),
+                }
+                for way in WAYS
+                if (
+                    these := [
+                        of for of in measurements if (of["case"], of["way"]) == (case, way) and "failure" not in of
+                    ]
+                )
+            }
+        return found
+
+    def show(self, out: Console, result: dict[str, Any]) -> None:
+        rounds = result["settings"]["rounds"]
+        table = Table(title=f"far; rounds: {rounds}, medians \\[min..max]", title_justify="left")
+        for heading in ("case", "way", "batch/s", "trainer's CPU, us", "workers' CPU, us", "both, of a memcpy"):
+            table.add_column(heading)
+        for case, ways in result["summary"].items():
+            for number, (way, of) in enumerate(ways.items()):
+                table.add_row(
+                    "" if number else case,
+                    way,
+                    shown(of["batches_per_second"], 1, all_of_it=True),
+                    shown(of["trainer"], 1e6, all_of_it=True),
+                    shown(of["workers"], 1e6, all_of_it=True),
+                    shown(of["of_memcpy"], 1, all_of_it=True),
+                )
+        out.print(table)
+        print_lines(out, failures(result["measurements"], "case", "way"), style="red")
+        print_lines(out, [in_one_line(result["machine"])])

@@ -1,0 +1,210 @@
+"""Where a far worker knocks: a listening socket, which the trainer opens and its stand-in uses.
+
+The trainer keeps it as well, so a stand-in that takes another one's place listens on the same port, and the far worker
+finds it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+import warnings
+from multiprocessing import reduction
+from typing import Any
+
+from shmloader.far.link import Link, reset
+from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
+from shmloader.far_workers import Ticket
+
+PATIENCE = 5.0  # seconds that a stranger has to prove that it is none
+MOST_STRANGERS = 16  # at once
+LONGEST_NOTE = 1 << 12  # bytes
+
+
+class _Stranger:
+    """A connection that has proved nothing yet."""
+
+    def __init__(self, sock: socket.socket, who: str) -> None:
+        self.sock = sock
+        self.who = who
+        self.nonce = nonce()
+        self.got = b""
+        self.until = time.monotonic() + PATIENCE
+
+    def wants(self) -> int:
+        return NONCE + PROOF - len(self.got)
+
+
+class Door:
+    """The near end of one far worker's way to its stand-in.
+
+    Args:
+        host: The address to listen on.
+        number: Which worker of the ring the far worker is.
+        workers: How many workers the ring has.
+        secret: The far worker has to know it.
+        heartbeat: How many seconds a far worker that makes a batch may give no sign of life.
+        facts: Of this machine, if a far worker with other libraries is refused; None: it is not.
+
+    Attributes:
+        ticket: What the far worker needs.
+
+    Raises:
+        OSError: The address is not this machine's, or no descriptor is left.
+    """
+
+    def __init__(
+        self, host: str, number: int, workers: int, secret: bytes, heartbeat: float, facts: dict[str, str] | None
+    ) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
+        self._listener.setblocking(False)
+        self._stop, self._leave = socket.socketpair()
+        self._note = os.memfd_create("shmloader_note", os.MFD_CLOEXEC)
+        self.ticket = Ticket(host, self._listener.getsockname()[1], number, workers, secret)
+        self.heartbeat = heartbeat
+        self.facts = facts
+        self._refused: set[str] = set()
+
+    # ----------------------------------------------------------------------------------------------- the trainer's end
+
+    def close(self) -> None:
+        """Let nobody in any more, and have the stand-in leave.  Called again, it does nothing.
+
+        By shutdown() and not by close() alone, because other processes may have copies of the descriptors.
+        """
+        for end in (self._listener, self._stop):
+            with contextlib.suppress(OSError):  # it is closed already
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._leave.close()
+
+    def close_note(self) -> None:
+        """Give the memory of the note back."""
+        if self._note >= 0:
+            os.close(self._note)
+            self._note = -1
+
+    def note(self) -> str:
+        """What the stand-in wrote before it ended; empty if it wrote nothing."""
+        return "" if self._note < 0 else os.pread(self._note, LONGEST_NOTE, 0).decode(errors="replace")
+
+    def forget_note(self) -> None:
+        """Another stand-in begins."""
+        os.ftruncate(self._note, 0)
+
+    # ---------------------------------------------------------------------------------------------- the stand-in's end
+
+    def write_note(self, text: str) -> None:
+        """Say why this process ends."""
+        os.pwrite(self._note, text.encode(errors="replace")[:LONGEST_NOTE], 0)
+
+    def admit(self) -> Link | None:
+        """Wait for the far worker; None if this process is to leave.
+
+        Who does not prove that it knows the secret within some seconds is refused, and others need not wait for that.
+        """
+        strangers: dict[int, _Stranger] = {}
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._leave, select.POLLIN)
+        try:
+            while True:
+                now = time.monotonic()
+                for fd, late in [*strangers.items()]:
+                    if late.until <= now:
+                        self._refuse(poll, strangers, fd, f"it proved nothing within {PATIENCE:g} seconds")
+                next_end = min((each.until for each in strangers.values()), default=None)
+                for fd, _ in poll.poll(None if next_end is None else max(1.0, (next_end - now) * 1000)):
+                    if fd == self._leave.fileno():
+                        return None
+                    if fd == self._listener.fileno():
+                        self._greet(poll, strangers)
+                    elif fd in strangers and (sock := self._listen_to(poll, strangers, fd)) is not None:
+                        return Link(sock, self.heartbeat, self._leave.fileno())
+        finally:
+            for stranger in strangers.values():
+                reset(stranger.sock)
+
+    def _greet(self, poll: select.poll, strangers: dict[int, _Stranger]) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError:
+            return  # it is gone again, or the door is being closed
+        if len(strangers) >= MOST_STRANGERS:
+            oldest = min(strangers, key=lambda fd: strangers[fd].until)
+            self._refuse(poll, strangers, oldest, f"{MOST_STRANGERS} others came meanwhile, and it had proved nothing")
+        sock.setblocking(False)
+        stranger = strangers[sock.fileno()] = _Stranger(sock, str(address[0]))
+        poll.register(sock, select.POLLIN)
+        try:
+            sock.send(GREETING + stranger.nonce, socket.MSG_NOSIGNAL)
+        except OSError:
+            self._forget(poll, strangers, sock.fileno())
+
+    def _listen_to(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int) -> socket.socket | None:
+        """Read of a stranger's proof what is there; the connection if it is complete and right."""
+        stranger, ticket = strangers[fd], self.ticket
+        try:
+            more = stranger.sock.recv(stranger.wants())
+        except BlockingIOError:
+            return None
+        except OSError:
+            more = b""
+        if not more:
+            if stranger.got:
+                self._refuse(poll, strangers, fd, "it closed the connection in the middle of its proof")
+            else:
+                self._forget(poll, strangers, fd)
+            return None
+        stranger.got += more
+        if stranger.wants():
+            return None
+        theirs, shown = stranger.got[:NONCE], stranger.got[NONCE:]
+        if not is_proof(shown, far_proof(ticket.secret, ticket.number, stranger.nonce, theirs)):
+            self._refuse(poll, strangers, fd, "it does not know this loader's secret")
+            return None
+        poll.unregister(fd)
+        del strangers[fd]
+        try:
+            stranger.sock.send(near_proof(ticket.secret, ticket.number, stranger.nonce, theirs), socket.MSG_NOSIGNAL)
+        except OSError:
+            reset(stranger.sock)
+            return None
+        return stranger.sock
+
+    def _refuse(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int, why: str) -> None:
+        """Close a connection, and warn once for each reason."""
+        if why not in self._refused:
+            self._refused.add(why)
+            warnings.warn(
+                f"far worker {self.ticket.number}'s port {self.ticket.port} refused a connection from "
+                f"{strangers[fd].who}: {why}. No byte of it was read as anything else. The loader goes on.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._forget(poll, strangers, fd)
+
+    def _forget(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int) -> None:
+        poll.unregister(fd)
+        reset(strangers.pop(fd).sock)
+
+    # ------------------------------------------------------------------------------------------- from one to the other
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {
+            key: value for key, value in vars(self).items() if key not in ("_listener", "_stop", "_leave", "_note")
+        }
+        fds = self._listener.fileno(), self._leave.fileno(), self._note
+        state["fds"] = [reduction.DupFd(fd) for fd in fds]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        listener, leave, note = (fd.detach() for fd in state.pop("fds"))
+        vars(self).update(state)
+        self._listener, self._leave = socket.socket(fileno=listener), socket.socket(fileno=leave)
+        self._listener.setblocking(False)
+        self._note = note

@@ -1,0 +1,102 @@
+"""The frames on the wire between a stand-in and its far worker: heads of a fixed size, and what follows each.
+
+An Ask names a batch: its sequence, indices, seeds and epoch.  An Answer has the batch: the description of its leaves as
+64-bit words and, the first time, the plan of its structure, as both would lie in the ring (batch_writer.pyx); then the
+bytes of the payload.  So nothing is pickled that is not pickled for a local worker too.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+from typing import Any, NamedTuple
+
+READY, BEAT, BATCH = 1, 2, 3  # kinds of answers
+NUMBER, NUMBERS, PICKLED = 1, 2, 3  # kinds of tasks
+NO_EPOCH = -(1 << 63)  # no set_epoch()
+
+LONGEST_WORDS = 64 << 20  # bytes beside the payload: an entry's area reserves no more
+LONGEST_STATES = 16 << 10  # of the random generators; a ring's memory for them is as large
+MOST_PLANS = 1024  # that both ends remember
+
+
+class Ask(NamedTuple):
+    """A request for a batch."""
+
+    sequence: int
+    seed: int  # the batch's
+    epoch: int
+    epoch_seed: int
+    dataset_epoch: int  # for set_epoch(), or NO_EPOCH
+    drops: int  # whether the epoch before was begun early, and is not the user's
+    kind: int  # of the task
+    task: int  # bytes of the task, which follows
+    states: int  # bytes of the random states from which to go on, which follow; 0: go on as it is
+    wants_states: int  # whether the answer has the states after the batch
+
+
+class Answer(NamedTuple):
+    """A batch that was made, a sign of life, or READY."""
+
+    kind: int
+    sequence: int
+    used: int  # bytes of the payload, which come last
+    words: int  # bytes of the description of the leaves
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the facts
+    objects_at: int
+    objects_size: int
+    report: int  # bytes of the report on bad samples
+    states: int  # bytes of the random states after the batch
+
+
+ASK = struct.Struct("<QQQQqBBxxIIB3x")
+ANSWER = struct.Struct("<B7xQQIIQQII")
+BEATS = ANSWER.pack(*Answer(BEAT, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+class Garbage(Exception):
+    """The other end sent what it cannot have sent if it runs this code; the text says what."""
+
+
+def pack_task(written: int | list[int] | bytes) -> tuple[int, bytes]:
+    """A task as WorkerSide.claim() gives it: its kind, and its bytes."""
+    if type(written) is bytes:
+        return PICKLED, written
+    if type(written) is list:
+        return NUMBERS, array.array("q", written).tobytes()
+    return NUMBER, struct.pack("<q", written)
+
+
+def unpack_task(kind: int, data: bytes) -> Any:
+    """What pack_task() packed."""
+    if kind == PICKLED:
+        return data
+    if kind not in (NUMBER, NUMBERS) or len(data) % 8 or (kind == NUMBER and len(data) != 8):
+        raise Garbage(f"a task of kind {kind} with {len(data)} bytes")
+    numbers = array.array("q", data).tolist()
+    return numbers[0] if kind == NUMBER else numbers
+
+
+def check(answer: Answer, sequence: int, room: int) -> None:
+    """Check the head of a batch before anything is received for it.
+
+    Args:
+        answer: The head.
+        sequence: What was asked for.
+        room: How many bytes a slot can have.
+
+    Raises:
+        Garbage: It is no answer to that.
+    """
+    if answer.kind != BATCH:
+        raise Garbage(f"an answer of kind {answer.kind}")
+    if answer.sequence != sequence:
+        raise Garbage(f"batch {answer.sequence} in place of batch {sequence}")
+    if answer.used > room:
+        raise Garbage(f"a batch of {answer.used} bytes, and a slot has room for {room}")
+    if answer.words % 8 or not 8 <= answer.words <= LONGEST_WORDS:
+        raise Garbage(f"a description of {answer.words} bytes")
+    if answer.plan + answer.report > LONGEST_WORDS or answer.states > LONGEST_STATES:
+        raise Garbage(f"a plan of {answer.plan} bytes, a report of {answer.report} and states of {answer.states}")
+    if answer.objects_size > answer.used or answer.objects_at > answer.used - answer.objects_size:
+        raise Garbage(f"objects at {answer.objects_at}, of {answer.objects_size} bytes, in {answer.used} bytes")

@@ -1,0 +1,146 @@
+"""One end of an authenticated connection: sends, and receives an exact number of bytes, with a limit on silence."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+
+MOST_AT_ONCE = 4 << 20  # bytes of one call, so that Ctrl-C and the end are seen in between
+BUFFER = 4 << 20  # bytes that the kernel may hold for one connection
+IDLE, AGAIN, PROBES = 10, 5, 3  # seconds until the kernel asks whether the other machine is there, and how often
+
+
+class Gone(Exception):
+    """The other end closed the connection, or was silent for too long; the text says which."""
+
+
+class Leave(Exception):
+    """This end was asked to leave."""
+
+
+class Link:
+    """A connection.
+
+    Args:
+        sock: A connected TCP socket.
+        patience: How many seconds it may take until the other end sends or takes a byte; None: any number.
+        leave: A descriptor that becomes readable when this end is to leave; -1: none.
+    """
+
+    def __init__(self, sock: socket.socket, patience: float | None, leave: int = -1) -> None:
+        self._sock = sock
+        self._patience = patience
+        self._leave = leave
+        sock.setblocking(False)
+        tune(sock)
+        self._polls = {wanted: self._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
+
+    def _poll_for(self, wanted: int) -> select.poll:
+        poll = select.poll()
+        poll.register(self._sock, wanted)
+        if self._leave >= 0:
+            poll.register(self._leave, select.POLLIN)
+        return poll
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._sock.fileno()
+
+    def receive_into(self, view: memoryview) -> None:
+        """Fill a view of bytes.
+
+        Raises:
+            Gone: The other end is gone, or nothing came for `patience` seconds.
+            Leave: This end is to leave.
+        """
+        at, size = 0, len(view)
+        while at < size:
+            try:
+                got = self._sock.recv_into(view[at : at + MOST_AT_ONCE])
+            except BlockingIOError:
+                self._wait(select.POLLIN)
+                continue
+            except OSError as error:
+                raise Gone(f"the connection broke: {error}") from None
+            if not got:
+                raise Gone("it closed the connection")
+            at += got
+
+    def receive(self, size: int) -> bytearray:
+        """The next bytes.  Raises: see receive_into()."""
+        data = bytearray(size)
+        if size:
+            self.receive_into(memoryview(data))
+        return data
+
+    def send(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Send all parts, one after the other.
+
+        Raises:
+            Gone: The other end is gone, or took nothing for `patience` seconds.
+            Leave: This end is to leave.
+        """
+        left = [view for part in parts if len(view := memoryview(part).cast("B"))]
+        while left:
+            try:
+                sent = self._sock.sendmsg(left, (), socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._wait(select.POLLOUT)
+                continue
+            except OSError as error:
+                raise Gone(f"the connection broke: {error}") from None
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if sent:
+                left[0] = left[0][sent:]
+
+    def _wait(self, wanted: int) -> None:
+        deadline = None if self._patience is None else time.monotonic() + self._patience
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = self._polls[wanted].poll(None if left is None else left * 1000)
+            if any(fd == self._leave for fd, _ in ready):
+                raise Leave
+            if ready:
+                return
+            if left is not None and left <= 0.001:
+                raise Gone(f"it gave no sign of life for {self._patience:g} seconds")
+
+    def is_hung_up(self) -> bool:
+        """Whether the other end has closed the connection, although this one may not have read all of it yet."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Close it."""
+        self._sock.close()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small requests at once, and have the kernel find out if the other machine is gone.
+
+    There is no TCP_USER_TIMEOUT, because the kernel would close the connection of a trainer that Ctrl-Z has stopped.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, AGAIN)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close a connection that was refused.  The other end gets a reset, and nothing of it lingers."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,301 @@
+"""The far end: makes batches as a local worker does, over a ring of its own with one worker, and sends them.
+
+The ring is a private one: this process opens a sequence, makes it by the worker's own code, takes it, sends what it
+holds, and opens the next one.  So there is one slot, which stays mapped, and a batch is laid out as in the trainer's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from shmloader import _torch
+from shmloader._torch import default_collate_fn_map
+from shmloader.batch import objects
+from shmloader.core.epoch_counts import EpochCounts
+from shmloader.core.trainer import TrainerSide
+from shmloader.core.worker import WorkerSide
+from shmloader.far.frames import (
+    ANSWER,
+    ASK,
+    BATCH,
+    BEATS,
+    LONGEST_STATES,
+    LONGEST_WORDS,
+    MOST_PLANS,
+    NO_EPOCH,
+    READY,
+    Answer,
+    Ask,
+    Garbage,
+    unpack_task,
+)
+from shmloader.far.link import Gone, Link, tune
+from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
+from shmloader.far_workers import Ticket
+from shmloader.ring.segment import Segment
+from shmloader.ring.tasks import read_task
+from shmloader.worker import random_states
+from shmloader.worker.exceptions import caught
+from shmloader.worker.loop import Worker
+
+BEAT = 1.0  # seconds between two signs of life
+GRACE = 2.0  # seconds that a sample may go on when nobody waits for it any more
+UNREACHABLE = 60.0  # seconds for which the trainer's machine may not be reached
+AGAIN = 0.1  # seconds until it knocks again
+PROOF_TIME = 30.0  # seconds that a stand-in has for its proof, once it has greeted
+
+Load = Callable[[], dict[str, Any]]
+
+
+class Maker:
+    """Makes batches with one dataset, as worker number `me` of `workers`.
+
+    Args:
+        load: Gives the worker's arguments (worker/loop.py).  What it raises comes in place of each batch.
+        me: The worker's number.
+        workers: How many there are.
+    """
+
+    def __init__(self, load: Load, me: int, workers: int) -> None:
+        self._entries = dict(default_collate_fn_map)
+        self._segment = Segment(workers, 2, 2, 1, "memfd", None, remember=False)
+        self.ring = TrainerSide(self._segment, False, 1, True, objects.dump_whole)
+        self._segment.format(self.ring)
+        self._side = WorkerSide(self._segment, False, me, 0, 0)
+        self._me = me
+        self._epoch = -1
+        self._sent: set[int] = set()  # numbers of plans
+        self._batched = True
+        try:
+            arguments = load()
+            self._batched = arguments["auto_collation"]
+        except Exception:
+            error = caught(f"in DataLoader worker process {me}")
+            self._worker = Worker.that_cannot_begin(self._segment, self._side, error)
+        else:
+            self._worker = Worker(self._segment, self._side, **arguments)
+
+    def make(self, ask: Ask, task: Any, states: bytes) -> list[Any]:
+        """Make a batch.
+
+        Args:
+            ask: What was asked for.
+            task: Its indices, as WorkerSide.claim() gave them to the stand-in.
+            states: Random states from which to go on; empty: go on as it is.
+
+        Returns:
+            What to send, in parts.  They are valid until sent().
+        """
+        ring = self.ring
+        if states:
+            random_states.restore(states)
+        if ask.epoch != self._epoch:
+            self._begin(ask)
+        ring.open(self._me, read_task(task), ask.seed)
+        self._worker.make(self._side.claim())
+        lease = ring.lend()
+        meta = lease.meta()
+        number = int.from_bytes(meta[:8], "little", signed=True)
+        plan = b"" if number in self._sent else lease.plan()
+        if plan:
+            if len(self._sent) >= MOST_PLANS:
+                self._sent.clear()
+            self._sent.add(number)
+        objects_at, objects_size = lease.objects(0)
+        report = lease.reports()[0] if lease.reported else b""
+        after = random_states.states() if ask.wants_states else b""
+        view = memoryview(lease)
+        answer = Answer(
+            BATCH,
+            ask.sequence,
+            len(view),
+            len(meta),
+            len(plan),
+            objects_at if objects_size else 0,  # of a batch without objects it is whatever it was before
+            objects_size,
+            len(report),
+            len(after),
+        )
+        return [ANSWER.pack(*answer), meta, plan, report, after, view]
+
+    def sent(self) -> None:
+        """What make() returned is not needed any more."""
+        self.ring.took()
+
+    def _begin(self, ask: Ask) -> None:
+        """Begin the epoch that a request is of.
+
+        A worker compares an epoch's number with the one before.  If it was asked for nothing in some epochs, they are
+        counted here as well.
+        """
+        epoch = None if ask.dataset_epoch == NO_EPOCH else ask.dataset_epoch
+        steps = 1 if self._epoch < 0 else max(1, ask.epoch - self._epoch)
+        for _ in range(min(steps, 2)):
+            self.ring.begin_epoch(EpochCounts(), self._batched, epoch, ask.epoch_seed, bool(ask.drops))
+        self._epoch = ask.epoch
+
+    def close(self) -> None:
+        """End, and leave this process as another maker can use it."""
+        self._worker.end()
+        self.ring.close()
+        self._segment.close()
+        _torch.set_worker_info(None)
+        default_collate_fn_map.clear()
+        default_collate_fn_map.update(self._entries)
+
+
+class _Beats:
+    """Gives signs of life while a batch is made, and ends the process if nobody waits for that batch any more."""
+
+    def __init__(self, link: Link, abandon: Callable[[], None]) -> None:
+        self._link = link
+        self._abandon = abandon
+        self._sending = threading.Lock()
+        self._busy_since: float | None = time.monotonic()  # the dataset is loaded first
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="shmloader beats", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """A batch is being made from now on."""
+        self._busy_since = time.monotonic()
+
+    def send(self, parts: list[Any]) -> None:
+        """Send an answer, with no beat in its middle."""
+        with self._sending:
+            self._busy_since = None
+            self._link.send(*parts)
+
+    def _beat(self) -> None:
+        alone = 0.0
+        while not self._over.wait(BEAT):
+            if self._busy_since is None:
+                alone = 0.0
+                continue
+            alone = alone + BEAT if self._link.is_hung_up() else 0.0
+            if alone >= GRACE:
+                self._abandon()
+                return
+            if not alone and self._sending.acquire(blocking=False):
+                try:
+                    if self._busy_since is not None:
+                        self._link.send(BEATS)
+                except Gone:
+                    pass  # the next look sees that it is hung up
+                finally:
+                    self._sending.release()
+
+    def end(self) -> None:
+        """No more."""
+        self._over.set()
+        self._thread.join()
+
+
+def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None]) -> None:
+    """Make batches for one stand-in after another, until the trainer listens no more.
+
+    Args:
+        ticket: Whose far worker this is, and where to knock.
+        load: Gives the arguments of the worker, as they were when the iterator was made.
+        facts: Of this machine.
+        abandon: Called in another thread if a sample goes on although its stand-in is gone.  It should end the process.
+    """
+    while (link := _knock(ticket)) is not None:
+        with link:
+            beats = _Beats(link, abandon)
+            try:
+                _serve_one(link, beats, ticket, load, facts)
+            except Gone:
+                pass  # another stand-in takes its place, or the loader is closed
+            except SystemExit:  # the dataset's; a local worker would end by it, and the engine may not start this again
+                abandon()
+                raise
+            except Exception:  # a fault of ours: the engine's log has it, and the third one over a batch is an error
+                traceback.print_exc()
+            finally:
+                beats.end()
+
+
+def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dict[str, str]) -> None:
+    told = json.dumps(facts).encode()
+    maker = Maker(load, ticket.number, ticket.workers)
+    try:
+        beats.send([ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told])
+        while True:
+            ask = Ask(*ASK.unpack(link.receive(ASK.size)))
+            if ask.task > LONGEST_WORDS or ask.states > LONGEST_STATES:
+                raise Garbage(f"a request with a task of {ask.task} bytes and states of {ask.states}")
+            beats.begin()
+            task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
+            beats.send(maker.make(ask, task, bytes(link.receive(ask.states))))
+            maker.sent()
+    finally:
+        maker.close()
+
+
+def _knock(ticket: Ticket) -> Link | None:
+    """A connection to the stand-in, in which both ends have proved who they are; None if the loader is closed."""
+    until = time.monotonic() + UNREACHABLE
+    while time.monotonic() < until:
+        try:
+            sock = socket.create_connection((ticket.host, ticket.port), timeout=UNREACHABLE)
+        except ConnectionRefusedError:
+            return None
+        except OSError:
+            time.sleep(AGAIN)
+            continue
+        tune(sock)
+        if _greeted(sock):
+            until = time.monotonic() + UNREACHABLE
+            if _proved(sock, ticket):
+                return Link(sock, None)
+        sock.close()
+        time.sleep(AGAIN)
+    return None
+
+
+def _greeted(sock: socket.socket) -> bool:
+    """Wait, for as long as it takes, until a stand-in begins to speak; false if the connection is closed instead."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    poll.poll()
+    try:
+        return len(sock.recv(1, socket.MSG_PEEK)) == 1
+    except OSError:
+        return False
+
+
+def _proved(sock: socket.socket, ticket: Ticket) -> bool:
+    sock.settimeout(PROOF_TIME)
+    try:
+        greeting = _exactly(sock, len(GREETING) + NONCE)
+        if greeting[: len(GREETING)] != GREETING:
+            return False
+        near, far = greeting[len(GREETING) :], nonce()
+        sock.sendall(far + far_proof(ticket.secret, ticket.number, near, far))
+        return is_proof(_exactly(sock, PROOF), near_proof(ticket.secret, ticket.number, near, far))
+    except OSError:
+        return False
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        more = sock.recv(size - len(got))
+        if not more:
+            raise ConnectionResetError("it was closed")
+        got += more
+    return got
+
+
+def end_process() -> None:
+    """End this process at once; the engine starts another one."""
+    os._exit(1)

@@ -1,0 +1,205 @@
+"""A stand-in: a process on the trainer's machine that is a worker of the ring, and has a far worker do the work.
+
+NOTE [ Far workers ]
+
+    1. A far worker is a process on another machine that has the dataset and makes batches.  Its stand-in claims
+       sequences as any worker does, sends each one's indices, seed and epoch, receives the batch straight into the
+       slot, and publishes.  To the ring, a stand-in is a worker: order, revocation, replacement and the end are what
+       they are without far workers.
+    2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker, so it
+       collates, seeds and fails in the same way.  An offset in its slot is an offset in ours.  So the description of a
+       batch travels as it is, and nothing is pickled for the wire.  (far/maker.py)
+    3. The far worker connects to the stand-in's door, and not the other way round.  The port stays the same when a
+       stand-in or a far worker is replaced, so neither has to be told where the other one is now.
+    4. Whatever ends the connection (the far worker died, its machine is gone, it was silent for `heartbeat` seconds, it
+       sent what it cannot have sent), the stand-in ends too.  Then the kernel reports the death of a worker, and
+       `on_worker_death` decides as for a local one: the sequence that it held is opened again, and another stand-in
+       waits at the door.  A stand-in without a far worker claims nothing, so it holds up nobody if work is stolen.
+    5. Without stealing and without sample_seeds, a far worker draws on from batch to batch.  Its random states come
+       back with each batch, if dead workers are replaced, and lie in the ring as a local worker's do.  The next
+       stand-in reads them there, and sends them with its first request.
+    6. Silence cannot be told from slowness by the kernel of this machine.  So the far worker sends a beat each second
+       while it makes a batch, from a thread; C code that keeps the GIL for `heartbeat` seconds counts as silence.
+    7. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
+       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  What is unpickled
+       then (plans, objects) is trusted as far as what Ray itself carries is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import struct
+from typing import Any
+
+from shmloader import _torch
+from shmloader.batch import objects
+from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.core.batch_writer import Writer
+from shmloader.core.process import outlive_signals
+from shmloader.core.ring import FILLED
+from shmloader.core.worker import WorkerSide
+from shmloader.far.door import Door
+from shmloader.far.facts import differences
+from shmloader.far.frames import (
+    ANSWER,
+    ASK,
+    BEAT,
+    LONGEST_WORDS,
+    NO_EPOCH,
+    READY,
+    Answer,
+    Ask,
+    Garbage,
+    check,
+    pack_task,
+)
+from shmloader.far.layout import Layouts
+from shmloader.far.link import Gone, Leave, Link
+from shmloader.ring.segment import Segment
+from shmloader.system.call_stacks import Paper
+from shmloader.system.parents_death import begin
+from shmloader.worker.exceptions import write_instead
+
+LOST = 79  # the exit code of a stand-in whose far worker is lost
+
+
+def stand_in(
+    segment: Segment,
+    spin: bool,
+    worker_id: int,
+    life: int,
+    first: int,
+    paper: Paper | None,
+    outlives: bool,
+    door: Door,
+    arguments: dict[str, Any],
+) -> None:
+    """Be worker number `worker_id`, whose work a far worker does.
+
+    Args:
+        segment, spin, worker_id, life, first, paper, outlives, arguments: As in worker/loop.py.
+        door: Where the far worker knocks.
+    """
+    begin(segment.trainer, outlives)
+    _torch.set_worker_signal_handlers()
+    if outlives:
+        outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
+    arguments.clear()  # a template's child has the dataset, and does not need it
+    gc.freeze()
+    _torch.set_thread_name("pt_data_worker")
+    if paper is not None:
+        paper.tell()
+    ring = WorkerSide(segment, spin, worker_id, life, first)
+    with contextlib.suppress(KeyboardInterrupt, Leave):  # the trainer raises the first, and asks for the second
+        _StandIn(segment, ring, door).run()
+
+
+class _StandIn:
+    """What a stand-in does.
+
+    Args:
+        segment, ring: The memory, and this worker's side of it.
+        door: Where the far worker knocks.
+    """
+
+    def __init__(self, segment: Segment, ring: WorkerSide, door: Door) -> None:
+        self._ring = ring
+        self._door = door
+        self._remembers = segment.geometry.memory_stride > 0
+        self._taking_over = self._remembers
+        self._layouts = Layouts()
+        self._where = f"in the stand-in of far worker {ring.me}"
+        self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
+
+    def run(self) -> None:
+        """Have all tasks done, until the ring is closed."""
+        link = self._door.admit()
+        if link is None:
+            return
+        with link:
+            try:
+                self._be_ready(link)
+                while (written := self._ring.claim()) is not None:
+                    self._make(link, written)
+            except (Gone, Garbage) as why:
+                self._lose(why)
+
+    def _lose(self, why: Exception) -> None:
+        """End, because the far worker is lost.  The watching thread sees it, and it is a death like any other."""
+        what = f"it sent what no far worker sends: {why}" if isinstance(why, Garbage) else str(why)
+        self._door.write_note(f"Far worker {self._ring.me} is lost: {what}.")
+        raise SystemExit(LOST) from None
+
+    def _be_ready(self, link: Link) -> None:
+        """Wait until the far worker has its dataset, and compare the two machines if that was asked for."""
+        answer = self._head(link)
+        if answer.kind != READY or answer.plan > LONGEST_WORDS:
+            raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
+        there = json.loads(bytes(link.receive(answer.plan)))
+        if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
+            self._door.write_note(
+                f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
+                "on all machines (runtime_env does that), or give libraries='warn'."
+            )
+            raise SystemExit(LOST)
+
+    def _head(self, link: Link) -> Answer:
+        """The head of the next answer that is no mere sign of life."""
+        while True:
+            answer = Answer(*ANSWER.unpack(link.receive(ANSWER.size)))
+            if answer.kind != BEAT:
+                return answer
+
+    def _make(self, link: Link, written: Any) -> None:
+        """Have the far worker make what was claimed, and publish it."""
+        ring = self._ring
+        kind, task = pack_task(written)
+        states = b""
+        if self._taking_over:
+            self._taking_over = False
+            states = ring.recall() or b""
+        dataset_epoch = ring.dataset_epoch
+        epoch = NO_EPOCH if dataset_epoch is None else dataset_epoch
+        ask = Ask(
+            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, ring.drops, kind, len(task), len(states),
+            self._remembers,
+        )  # fmt: skip
+        link.send(ASK.pack(*ask), task, states)
+        answer = self._head(link)
+        check(answer, ring.sequence, ring.slot_stride)
+        ring.fetched()
+        self._receive(link, answer)
+        ring.publish(FILLED)
+
+    def _receive(self, link: Link, answer: Answer) -> None:
+        ring = self._ring
+        meta = bytes(link.receive(answer.words))
+        beside = link.receive(answer.plan + answer.report + answer.states)
+        plan, report = bytes(beside[: answer.plan]), beside[answer.plan : answer.plan + answer.report]
+        words = struct.unpack(f"{len(meta) // 8}q", meta)
+        plan = self._layouts.check(meta, words, plan, answer.used)
+        try:
+            ring.allocate(answer.used)
+            ring.describe(list(words), plan)
+            if answer.objects_size:
+                ring.point_to_objects(answer.objects_at, answer.objects_size)
+            if report:
+                ring.report(report)
+        except MemoryError:  # as if it had been made here: an error in its place
+            self._skip(link, answer.used)
+            ring.rewind()
+            self._writer.begin(0)
+            write_instead(self._writer, ring, None, self._where)
+        else:
+            ring.map_written(0, answer.used)
+            with memoryview(ring.buffer()) as whole, whole[: answer.used] as view:
+                link.receive_into(view)
+        if self._remembers:
+            ring.remember(bytes(beside[answer.plan + answer.report :]))
+
+    def _skip(self, link: Link, count: int) -> None:
+        """Receive bytes for which there is no memory."""
+        while count:
+            count -= len(link.receive(min(count, 1 << 20)))

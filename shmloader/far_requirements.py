@@ -1,0 +1,47 @@
+"""Checks what far workers need of a loader, and refuses what they cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from shmloader import _torch
+from shmloader.far_workers import WorkerCount
+from shmloader.options import Options
+
+
+def check_far_workers(loader: Any, options: Options) -> None:
+    """Raise a ValueError if a loader cannot have its far workers."""
+    if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+        raise ValueError(
+            f"far_workers needs a map-style dataset, but got {type(loader.dataset).__name__}. The place of a stream "
+            "lies in its worker, and would be lost with a machine. Leave far_workers out."
+        )
+    for name, asked, why in (
+        ("crew", options.crew is not None, "a crew's workers serve several loaders, and a far worker serves one"),
+        ("readers", options.readers is not None, "the other ranks would have to know of far workers that die"),
+        ("chunk_size", options.chunk_size is not None, "a far worker sends whole batches"),
+        ("group_by", options.group_by is not None, "a far worker sends whole batches"),
+        (
+            "look_ahead",
+            bool(options.look_ahead),
+            "a far worker knows the indices of the batch that it makes, and no more",
+        ),
+        ("in_order=False", not loader.in_order, "which worker makes a batch then depends on who is quicker"),
+    ):
+        if asked:
+            raise ValueError(f"far_workers and {name} cannot go together: {why}. Leave one of the two out.")
+    context = loader.multiprocessing_context
+    if context is not None and getattr(context, "get_start_method", str)() == "fork":
+        raise ValueError(
+            "far_workers cannot go with multiprocessing_context='fork', because Ray runs threads in this process, and "
+            "a process that is forked beside threads may wait for ever for a lock. Leave multiprocessing_context out: "
+            "workers are forked from a template process, which has no threads."
+        )
+    count = loader.num_workers
+    if not isinstance(count, WorkerCount) or count - count.local != options.far_workers.num:
+        raise ValueError(
+            f"num_workers={count!r} does not count the {options.far_workers.num} far workers. far_workers cannot be "
+            "set later. Give it when the loader is made."
+        )

@@ -1,0 +1,124 @@
+"""The workers of one ring, some of which are stand-ins for far workers: NOTE [ Far workers ] in far/stand_in.py."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from shmloader.core.trainer import TrainerSide
+from shmloader.far.door import Door
+from shmloader.far.facts import facts
+from shmloader.far.stand_in import stand_in
+from shmloader.far_workers import FarSession, FarWorkers
+from shmloader.ring.segment import Segment
+from shmloader.system.signals import held, let_through
+from shmloader.trainer.worker_set import WorkerSet
+
+SECRET = 32  # bytes
+NEEDLESS = ("dataset", "collate_fn", "init_fn", "pool", "left")  # of a worker's arguments, to a stand-in
+
+
+class FarWorkerSet(WorkerSet):
+    """Local workers first, and then a stand-in for each far worker.
+
+    Args:
+        far: The far workers.
+        local: How many local ones there are.
+
+    All others are WorkerSet's.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        ring: TrainerSide,
+        segment: Segment,
+        *,
+        far: FarWorkers,
+        local: int,
+        respawn: bool,
+        timeout: float,
+        outlives: bool,
+    ) -> None:
+        super().__init__(
+            context, ring, segment, respawn=respawn, reissue=True, timeout=timeout, outlives=outlives
+        )  # fmt: skip
+        self._far = far
+        self._local = local
+        self._doors: list[Door] = []
+        self._session: FarSession | None = None
+
+    def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
+        """Put the far workers to work, then start local workers and stand-ins.  Args: as for WorkerSet.
+
+        Far workers load the dataset on their machines meanwhile.
+        """
+        far, address = self._far, self._far.address()
+        here = facts() if far.libraries == "raise" else None
+        with held():
+            for number in range(self._local, count):
+                self._doors.append(Door(address, number, count, os.urandom(SECRET), far.heartbeat, here))
+            with let_through():  # to pickle the dataset may take long
+                self._session = far.begin([door.ticket for door in self._doors], arguments)
+        if not self._local:  # nobody on this machine needs what takes long to unpickle
+            arguments = {**arguments, **dict.fromkeys(NEEDLESS)}
+        super().start(count, spin, arguments)
+        self._session.wait()
+
+    def _process(self, index: int, first: int) -> BaseProcess:
+        if index < self._local:
+            return super()._process(index, first)
+        door = self._door(index)
+        door.forget_note()
+        arguments = (
+            self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, door, self._arguments
+        )  # fmt: skip
+        self._lives += 1
+        worker: BaseProcess = self._context.Process(target=stand_in, args=arguments, daemon=True)
+        return worker
+
+    def _door(self, index: int) -> Door:
+        return self._doors[index - self._local]
+
+    # --------------------------------------------------------------------------------------------------- deaths
+
+    def _end_by_server(self, index: int) -> str:
+        return self._far_end(index) or super()._end_by_server(index)
+
+    def _replace_one(self, index: int) -> None:
+        self.workers[index].join()  # its note is complete then
+        if (why := self._far_end(index)) and index not in self._hung:
+            self._hung[index] = why
+        super()._replace_one(index)
+
+    def _far_end(self, index: int) -> str:
+        """Why a stand-in ended, if that was for its far worker; otherwise empty."""
+        if index < self._local or not (note := self._door(index).note()):
+            return ""
+        return f"{note} {self._place(index)}"
+
+    def _place(self, index: int) -> str:
+        return "" if self._session is None else self._session.place(index - self._local)
+
+    def _holding(self, index: int, sequence: int) -> str:
+        held_so = super()._holding(index, sequence)
+        if index < self._local:
+            return held_so
+        return f"{held_so}\nIt stands in for far worker {index}. {self._place(index)}"
+
+    # -------------------------------------------------------------------------------------------------- stopping
+
+    def _stop_ring(self) -> None:
+        try:
+            super()._stop_ring()
+        finally:
+            for door in self._doors:
+                door.close()  # a stand-in waits there, or for its far worker, and not for the ring
+            if self._session is not None:
+                self._session.close()
+
+    def _close_pipes(self) -> None:
+        super()._close_pipes()
+        for door in self._doors:
+            door.close_note()

@@ -1,0 +1,445 @@
+"""Who speaks to a stand-in's port: strangers, and a far worker that knows the secret and sends what it should not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import socket
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same
+from engine import Here, kept_template
+from torch.utils.data import Dataset
+
+import shmloader
+from shmloader.far import door as door_module
+from shmloader.far.door import Door
+from shmloader.far.facts import differences, facts
+from shmloader.far.frames import (
+    ANSWER,
+    ASK,
+    BATCH,
+    BEAT,
+    BEATS,
+    READY,
+    Answer,
+    Ask,
+    Garbage,
+    check,
+    pack_task,
+    unpack_task,
+)
+from shmloader.far.layout import Layouts
+from shmloader.far.link import Gone, Link
+from shmloader.far.maker import _knock
+from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, near_proof, nonce
+from shmloader.far_workers import FarSession, Ticket
+
+SECRET = b"s" * 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _template() -> Iterator[None]:
+    yield from kept_template(DATASET)
+
+
+def connected(ticket: Ticket) -> socket.socket:
+    return socket.create_connection((ticket.host, ticket.port), timeout=60)
+
+
+def is_refused(sock: socket.socket) -> bool:
+    """Read to the end; whether the other end reset the connection, or closed it."""
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
+    yield made
+    made.close()
+    made.close_note()
+
+
+class Admitting(threading.Thread):
+    """Waits at a door in a thread, as a stand-in does in its process; keeps the warnings that it gave."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__()
+        self.door = door
+        self.link: Link | None = None
+        self.warned: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        self.link = self.door.admit()
+
+    def end(self) -> Link | None:
+        self.join(60)
+        assert not self.is_alive()
+        return self.link
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(warnings, "warn", lambda text, *_, **__: said.append(text))
+    return said
+
+
+# -------------------------------------------------------------------------------------------------------- strangers
+
+
+def garbage(sock: socket.socket, ticket: Ticket) -> None:
+    sock.sendall(os.urandom(4096))
+
+
+def wrong_secret(sock: socket.socket, ticket: Ticket) -> None:
+    greeting = sock.recv(len(GREETING) + NONCE, socket.MSG_WAITALL)
+    mine = nonce()
+    sock.sendall(mine + far_proof(b"x" * 32, ticket.number, greeting[len(GREETING) :], mine))
+
+
+def other_number(sock: socket.socket, ticket: Ticket) -> None:
+    greeting = sock.recv(len(GREETING) + NONCE, socket.MSG_WAITALL)
+    mine = nonce()
+    sock.sendall(mine + far_proof(SECRET, ticket.number + 1, greeting[len(GREETING) :], mine))
+
+
+def its_own_proof(sock: socket.socket, ticket: Ticket) -> None:
+    """The word that the near end would say, which another connection could be made to say."""
+    greeting = sock.recv(len(GREETING) + NONCE, socket.MSG_WAITALL)
+    mine = nonce()
+    sock.sendall(mine + near_proof(SECRET, ticket.number, greeting[len(GREETING) :], mine))
+
+
+def half_a_proof(sock: socket.socket, ticket: Ticket) -> None:
+    sock.sendall(b"h" * (NONCE + 3))
+    sock.shutdown(socket.SHUT_WR)
+
+
+def slow(sock: socket.socket, ticket: Ticket) -> None:
+    sock.sendall(b"s")
+
+
+@pytest.mark.parametrize(
+    ("stranger", "why"),
+    [
+        (garbage, "does not know this loader's secret"),
+        (wrong_secret, "does not know this loader's secret"),
+        (other_number, "does not know this loader's secret"),
+        (its_own_proof, "does not know this loader's secret"),
+        (half_a_proof, "in the middle of its proof"),
+        (slow, "proved nothing within"),
+    ],
+)
+def test_a_stranger_is_refused_and_it_is_said_once(
+    door: Door, stranger: Callable[..., None], why: str, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "PATIENCE", 0.2)
+    waiting = Admitting(door)
+    for _ in range(2):
+        with connected(door.ticket) as sock:
+            stranger(sock, door.ticket)
+            assert is_refused(sock)
+    link = _knock(door.ticket)  # the far worker knows the secret, and is let in
+    near = waiting.end()
+    assert link is not None and near is not None
+    link.close()
+    near.close()
+    assert len(warned) == 1 and why in warned[0] and "far worker 3" in warned[0]
+
+
+def test_a_slow_stranger_holds_up_nobody(door: Door) -> None:
+    """With the usual patience of seconds, of which the far worker waits for none."""
+    waiting = Admitting(door)
+    sockets = [connected(door.ticket) for _ in range(door_module.MOST_STRANGERS + 2)]
+    link, near = _knock(door.ticket), waiting.end()
+    assert link is not None and near is not None
+    for each in (*sockets, link, near):
+        each.close()
+
+
+def test_a_far_worker_does_not_believe_who_does_not_know_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmloader.far.maker.UNREACHABLE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ticket = Ticket("127.0.0.1", listener.getsockname()[1], 0, 1, SECRET)
+        shown: list[bytes] = []
+
+        def pretend() -> None:
+            for _ in range(2):
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(GREETING + nonce())
+                    shown.append(sock.recv(NONCE + PROOF, socket.MSG_WAITALL))
+                    sock.sendall(b"p" * PROOF)
+            listener.shutdown(socket.SHUT_RDWR)
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        assert _knock(ticket) is None
+        thread.join()
+    assert len(shown) == 2 and SECRET not in shown[0]
+
+
+def test_a_door_that_is_closed_lets_its_stand_in_leave(door: Door) -> None:
+    childs = Door.__new__(Door)  # the stand-in's process has descriptors of its own
+    vars(childs).update(vars(door), _listener=door._listener.dup(), _leave=door._leave.dup())
+    waiting = Admitting(childs)
+    door.close()
+    assert waiting.end() is None
+    childs._listener.close()
+    childs._leave.close()
+    assert _knock(door.ticket) is None  # and the far worker knows that the loader is closed
+
+
+# ------------------------------------------------------------------------------------------------ who knows the secret
+
+
+class Pretended(FarSession):
+    """A far worker that knows the secret, and says what a test wants."""
+
+    def __init__(self, ticket: Ticket, speak: Callable[[Link], None]) -> None:
+        self.ticket, self.speak = ticket, speak
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        while (link := _knock(self.ticket)) is not None:
+            with link, contextlib.suppress(Gone):
+                self.speak(link)
+
+    def wait(self) -> None:
+        pass
+
+    def place(self, far: int) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.thread.join(60)
+
+
+class Pretending(Here):
+    def __init__(self, speak: Callable[[Link], None], **options: Any) -> None:
+        super().__init__(1, **options)
+        self.speak = speak
+
+    def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
+        return Pretended(tickets[0], self.speak)
+
+
+def is_ready(link: Link) -> Ask:
+    """Be ready, and wait for a request."""
+    told = json.dumps(facts()).encode()
+    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
+    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
+    link.receive(ask.task + ask.states)
+    return ask
+
+
+PLAN = pickle.dumps((torch.uint8,))
+GOOD = Answer(BATCH, 0, 4, 4 * 8, len(PLAN), 0, 0, 0, 0)
+
+
+def words(*numbers: int) -> bytes:
+    return struct.pack(f"{len(numbers)}q", *numbers)
+
+
+def says(**wrong: Any) -> Callable[[Link], None]:
+    """An answer that is right but for this."""
+    after = wrong.pop("after", words(7, 0, 1, 4) + PLAN + b"\x01\x02\x03\x04")
+
+    def speak(link: Link) -> None:
+        is_ready(link)
+        link.send(ANSWER.pack(*GOOD._replace(**wrong)), after)
+        link.receive(1)  # until the stand-in is gone
+
+    return speak
+
+
+def cut_short(link: Link) -> None:
+    is_ready(link)
+    link.send(ANSWER.pack(*GOOD), words(7, 0, 1, 4) + PLAN + b"\x01\x02")
+
+
+def no_answer(link: Link) -> None:
+    link.send(os.urandom(4096))
+    link.receive(1)
+
+
+@pytest.mark.parametrize(
+    ("speak", "why"),
+    [
+        (says(sequence=5), "batch 5 in place of batch 0"),
+        (says(kind=77), "an answer of kind 77"),
+        (says(used=1 << 50), "a slot has room for"),
+        (says(words=12), "a description of 12 bytes"),
+        (says(words=1 << 31), "a description of 2147483648 bytes"),
+        (says(plan=1 << 31), "a plan of 2147483648 bytes"),
+        (says(states=1 << 20), "states of 1048576"),
+        (says(objects_at=3, objects_size=2), "objects at 3, of 2 bytes, in 4 bytes"),
+        (says(after=words(7, 1, 1, 4) + PLAN), "a leaf at 1, of 4 bytes, in 4 bytes"),
+        (says(after=words(7, -8, 1, 4) + PLAN), "a leaf at -8"),
+        (says(after=words(7, 0, 1, 1 << 62) + PLAN), "a leaf at 0, of 4611686018427387904 bytes"),
+        (says(after=words(7, 0, 9, 4) + PLAN), "a leaf of 9 dimensions in 4 words"),
+        (says(words=40, after=words(7, 0, 1, 4, 4) + PLAN), "a description of 5 words, and its leaves take 4"),
+        (says(plan=0, after=words(7, 0, 1, 4)), "a batch with plan 7, which it has not sent"),
+        (cut_short, "it closed the connection"),
+        (no_answer, "before it was ready"),
+    ],
+)
+def test_what_no_far_worker_sends_is_refused(speak: Callable[[Link], None], why: str) -> None:
+    far = Pretending(speak)
+    with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
+        next(iter(loader))
+    assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 8:
+            raise IndexError
+        return index
+
+
+DATASET = Numbers()  # one for all, so that they share a template process
+THERE = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5, 6, 7])]
+
+
+def test_the_same_answers_without_a_fault_are_a_batch() -> None:
+    """Otherwise the test above might refuse all."""
+
+    def speak(link: Link) -> None:
+        ask = is_ready(link)
+        link.send(BEATS, ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4), PLAN)
+        for byte in b"\x01\x02\x03\x04":  # slowly
+            time.sleep(0.01)
+            link.send(bytes([byte]))
+        link.receive(1)
+
+    with shmloader.DataLoader(DATASET, batch_size=4, far_workers=Pretending(speak)) as loader:
+        assert_same(next(iter(loader)), torch.tensor([1, 2, 3, 4], dtype=torch.uint8))
+
+
+def test_a_batch_half_of_which_came_is_made_again() -> None:
+    told: list[int] = []
+
+    class Twice(Here):
+        """The first connection is cut in the middle of a batch, and a good far worker comes after it."""
+
+        def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
+            link = []
+
+            def first() -> None:
+                link.append(_knock(tickets[0]))
+                ask = is_ready(link[0])
+                told.append(ask.sequence)
+                link[0].send(ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4) + PLAN + b"\x01\x02")
+                link[0].close()
+                session[0].processes.append(session[0].started(tickets[0]))
+
+            session: list[Any] = [super().begin([], arguments)]
+            thread = threading.Thread(target=first)
+            thread.start()
+            return session[0]
+
+    options: dict[str, Any] = {"on_worker_death": "respawn", "far_workers": Twice(1)}
+    with shmloader.DataLoader(DATASET, batch_size=4, **options) as loader:
+        assert_same(list(loader), THERE)
+    assert told == [0]
+
+
+def test_other_libraries_are_refused_where_asked() -> None:
+    def speak(link: Link) -> None:
+        told = json.dumps({**facts(), "torch": "1.0"}).encode()
+        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
+        link.receive(1)
+
+    far = Pretending(speak, libraries="raise")
+    with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
+        next(iter(loader))
+    assert f"torch {facts()['torch']} here and 1.0 there" in str(error.value)
+
+
+# ----------------------------------------------------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("task", [5, -1, [], [3, 1, 2], pickle.dumps("a key")])
+def test_tasks_arrive_as_they_were(task: Any) -> None:
+    assert unpack_task(*pack_task(task)) == task
+
+
+@pytest.mark.parametrize(("kind", "data"), [(1, b""), (1, b"x" * 16), (2, b"x" * 7), (9, b"")])
+def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
+    with pytest.raises(Garbage):
+        unpack_task(kind, data)
+
+
+def test_a_beat_is_a_head_alone() -> None:
+    assert Answer(*ANSWER.unpack(BEATS)).kind == BEAT
+    with pytest.raises(Garbage):
+        check(Answer(*ANSWER.unpack(BEATS)), 0, 1 << 20)
+
+
+def test_a_layout_is_checked_again_with_fewer_bytes() -> None:
+    layouts, meta = Layouts(), words(7, 0, 1, 4)
+    numbers = struct.unpack("4q", meta)
+    assert layouts.check(meta, numbers, PLAN, 4) == PLAN
+    assert layouts.check(meta, numbers, b"", 4) == PLAN
+    with pytest.raises(Garbage):
+        layouts.check(meta, numbers, b"", 3)
+
+
+def test_a_plan_with_the_number_of_another_one_is_checked_anew() -> None:
+    layouts, meta = Layouts(), words(7, 0, 1, 4)
+    numbers = struct.unpack("4q", meta)
+    layouts.check(meta, numbers, PLAN, 4)
+    with pytest.raises(Garbage):
+        layouts.check(meta, numbers, pickle.dumps((torch.float64,)), 4)
+
+
+def test_a_link_sends_more_than_the_kernel_holds() -> None:
+    near, far = socket.socketpair()
+    data = os.urandom(20 << 20)
+    with near, far:
+        got = bytearray(len(data))
+
+        def drain() -> None:
+            poll = select.poll()
+            poll.register(far, select.POLLIN)
+            at = 0
+            while at < len(data):
+                poll.poll()
+                at += far.recv_into(memoryview(got)[at:])
+
+        thread = threading.Thread(target=drain)
+        thread.start()
+        link = Link.__new__(Link)
+        near.setblocking(False)
+        link._sock, link._patience, link._leave = near, 60.0, -1
+        link._polls = {wanted: link._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
+        link.send(data[:5], b"", memoryview(data)[5:])
+        thread.join()
+    assert got == data
+
+
+def test_differences_are_named() -> None:
+    assert differences(facts(), facts()) == ""
+    assert differences({"a": "1"}, {"a": "2", "b": "3"}) == "a 1 here and 2 there, b unknown here and 3 there"
