@@ -20,6 +20,8 @@ from scripts import ROOT, run_script
 
 import shmloader
 
+pytestmark = pytest.mark.long
+
 STEPS = {
     "after claim": 0,
     "while filling": 1,
@@ -151,7 +153,7 @@ def deaths_in(stepped: Path, cases: list[tuple[Any, ...]], small: str = "") -> l
     return [int(line) for line in ran.out.splitlines() if line.isdigit()]
 
 
-@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("hit", [1, 3])
 def test_fork(stepped: Path, hit: int) -> None:
     """Two deaths: of both workers, or of one and the one in its place."""
     died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, {}) for step in EVERYWHERE])
@@ -159,7 +161,6 @@ def test_fork(stepped: Path, hit: int) -> None:
         assert count == 2 or step in DECIDED_BY_TIME, (step, count)
 
 
-@pytest.mark.long
 def test_two_deaths_over_one_batch(stepped: Path) -> None:
     """The second one begins with the batch that the first one held, and dies over it; the third makes it the same."""
     steps = [STEPS[step] for step in ("while filling", "while remembering", "before publish")]
@@ -169,23 +170,19 @@ def test_two_deaths_over_one_batch(stepped: Path) -> None:
     assert deaths_in(stepped, cases) == [2] * len(cases)
 
 
-@pytest.mark.long
 def test_spawn(stepped: Path) -> None:
     """One step in each way of sharing work; all of them below."""
     ways: tuple[dict[str, Any], ...] = ({}, {"schedule": "steal", "chunk_size": 1})
     assert deaths_in(stepped, [("spawn", [(STEPS["before publish"], 1)], options) for options in ways]) == [1, 1]
 
 
-@pytest.mark.long
 def test_spawn_at_each_step(stepped: Path) -> None:
     steps = [step for step in EVERYWHERE if step not in DECIDED_BY_TIME]
     assert deaths_in(stepped, [("spawn", [(STEPS[step], 2)], {}) for step in steps]) == [1] * len(steps)
 
 
-@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "options", [SHARED[0], *(pytest.param(each, marks=pytest.mark.long) for each in SHARED[1:])], ids=label
-)
+@pytest.mark.parametrize("hit", [1, 3])
+@pytest.mark.parametrize("options", SHARED, ids=label)
 def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any], hit: int) -> None:
     steps = [step for step in EVERYWHERE if step != "while remembering" or "schedule" not in options]
     died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, options) for step in steps])
@@ -193,20 +190,17 @@ def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any], hit: 
         assert count == 2 or step in DECIDED_BY_TIME, (step, count)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("options", SHARED[:2], ids=label)
 def test_spawn_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
     steps = ["after claim", "while filling", "before publish", "after publish, before the bell", "after the bell"]
     assert deaths_in(stepped, [("spawn", [(STEPS[step], 1)], options) for step in steps]) == [1] * len(steps)
 
 
-@pytest.mark.long
 def test_out_of_order(stepped: Path) -> None:
     steps = ["after claim", "before publish", "after publish, before the bell", "announced, before sleeping"]
     deaths = [[(STEPS[step], 2)] * 2 for step in steps]
     assert deaths_in(stepped, [("fork", death, {"in_order": False}) for death in deaths]) == [2] * len(steps)
 
 
-@pytest.mark.long
 def test_a_slot_that_moves_to_a_memfd(stepped: Path) -> None:
     assert deaths_in(stepped, [("fork", [(STEPS["after overflow"], 1)] * 2, {})], small="3m") == [2]

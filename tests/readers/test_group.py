@@ -24,7 +24,7 @@ FORMS = {
     "by the fork server": "{'multiprocessing_context': 'forkserver', 'persistent_workers': True, 'num_workers': 1}",
     "by a template": "{'multiprocessing_context': 'spawn', 'template': True, 'num_workers': 1}",
 }
-LONG = ("spawned", "by the fork server", "by a template")
+LONG = ("stolen", "chunks", "workers that persist", "spawned", "by the fork server", "by a template")
 ALONE = """
 def values(loader):
     return [(first.sum().item(), torch.as_tensor(second).tolist()) for first, second in loader]

@@ -43,6 +43,7 @@ class ModelChecks:
         assert not found.violated, "\n".join([found.violated, *found.trace])
         assert found.states >= self.fewest_states, f"{found.states} states: the configuration explores nothing"
 
+    @pytest.mark.long
     def test_mutant_is_caught(self, mutant: str) -> None:
         options, promise = self.caught[mutant]
         violated = explore(self.model(**options, mutant=mutant)).violated
