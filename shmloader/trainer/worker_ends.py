@@ -59,6 +59,7 @@ def not_started(error: OSError, started: int, count: int) -> OSError:
         return OSError(
             error.errno,
             f"{os.strerror(error.errno)}: {started} of {count} workers could be started; lower num_workers, or raise "
-            "the limit on processes (ulimit -u) or memory (ulimit -v)",
+            "the limit on processes (ulimit -u) or memory (ulimit -v)"
+            + (". The thread that watches the workers could not be started." if started == count else ""),
         )
     return error

@@ -8,6 +8,7 @@ Scenarios without a disturbance are compared with the outcome of torch's loader 
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import gc
 import multiprocessing
@@ -406,7 +407,7 @@ class Interrupts(Scenario):
             if then == "keep":
                 iterators.append(iterator)
             elif then == "close" and trial.ours:
-                (iterator or loader).close()
+                (loader if iterator is None else iterator).close()
             del iterator
         except KeyboardInterrupt:
             trial.armed = False
@@ -755,7 +756,7 @@ class Exits(Scenario):
 
 # ----------------------------------------------------------------------------------------------------------- scarcity
 
-SCARCE = re.compile("")  # any error says that there is too little
+NAMES_A_LIMIT = RuntimeError, MemoryError, OSError  # errors that may come in place of a batch
 
 
 class Scarcity(Scenario):
@@ -797,7 +798,7 @@ class Scarcity(Scenario):
         for at, value in enumerate(got):
             if not isinstance(value, list) and (at >= len(right) or value != right[at]):
                 return [f"wrong batch: epoch {number}, at {at}: {_place(value, right)}"]
-            if isinstance(value, list) and value[0] not in ("RuntimeError", "MemoryError", "OSError"):
+            if isinstance(value, list) and not issubclass(getattr(builtins, value[0], object), NAMES_A_LIMIT):
                 return [f"error: epoch {number}, at {at}: {value[0]}: {value[1]}"]
         if len(got) < len(right) and not (got and isinstance(got[-1], list)):
             return [f"lost: epoch {number} has {len(got)} batches of {len(right)}, and no error at its end"]
