@@ -78,6 +78,7 @@ class Outside:
     ) -> None:
         self.random = random
         self._has_template = ours and has_template(case)
+        self._has_server = self._has_template or case["start"] == "forkserver"  # which forks the workers
         self.events: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
@@ -151,9 +152,9 @@ class Outside:
 
     def workers(self) -> list[int]:
         """Living workers of the process, oldest first."""
-        if not self._has_template:
+        if not self._has_server:
             return sorted(children(self.pid))
-        return sorted(pid for template in self.templates() for pid in children(template))
+        return sorted(pid for server in children(self.pid) for pid in children(server))
 
     def templates(self) -> list[int]:
         """Living template processes: they fork workers."""
