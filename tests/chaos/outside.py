@@ -78,7 +78,7 @@ class Outside:
     ) -> None:
         self.random = random
         self._has_template = ours and has_template(case)
-        self._has_server = self._has_template or case["start"] == "forkserver"  # which forks the workers
+        self._has_server = self._has_template or case.get("start") == "forkserver"  # which forks the workers
         self.events: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
