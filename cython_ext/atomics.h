@@ -300,7 +300,7 @@ static inline void ring_strike(ring_payload *p, uint64_t bits)
  *        does without the cache this time, and does not try the next slot.  So a picture has one entry at most, and a
  *        released claim leaves a 0, not a gap that probes would have to skip.
  *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
- *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, whatever is killed when.
+ *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, even if a process is killed.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
  *        what was kept first is worth as much as what would come in its place.
  *     4. A claim names a process by its pid and its start.  If the pid is given to another process later, that process

@@ -12,8 +12,8 @@ into it.
        if the tensor has one element.  So the first chunk sends the first sample's container itself, and the trainer
        updates it with all rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
-       with holes in place of its items: `Holed`.  So it arrives as pickle would carry it whole.  The same is done with
-       a tensor of a subclass, whose one item is its elements.
+       with holes in place of its items: `Holed`.  So you get the container that you would get if the whole batch were
+       pickled.  The same is done with a tensor of a subclass.  It has one item, its elements.
     3. Everything else in a shell, its attributes, comes from the first chunk, as default_collate takes the first
        sample's.
 """

@@ -11,18 +11,20 @@ NOTE [ Far workers ]
        batch travels as it is, and nothing is pickled for the wire.  (far/maker.py)
     3. The far worker connects to the stand-in's door, and not the other way round.  The port stays the same when a
        stand-in or a far worker is replaced, so neither has to be told where the other one is now.
-    4. Whatever ends the connection (the far worker died, its machine is gone, it was silent for `heartbeat` seconds, it
-       sent what it cannot have sent), the stand-in ends too.  Then the kernel reports the death of a worker, and
-       `on_worker_death` decides as for a local one: the sequence that it held is opened again, and another stand-in
-       waits at the door.  A stand-in without a far worker claims nothing, so it holds up nobody if work is stolen.
-    5. Without stealing and without sample_seeds, a far worker draws on from batch to batch.  Its random states come
-       back with each batch, if dead workers are replaced, and lie in the ring as a local worker's do.  The next
-       stand-in reads them there, and sends them with its first request.
-    6. Silence cannot be told from slowness by the kernel of this machine.  So the far worker sends a beat each second
-       while it makes a batch, from a thread; C code that keeps the GIL for `heartbeat` seconds counts as silence.
+    4. If the connection ends for any reason, the stand-in ends too: the far worker died, its machine is gone, it was
+       silent for `heartbeat` seconds, or it sent bytes that no far worker sends.  Then the kernel reports the death of
+       a worker, and `on_worker_death` decides as for a local one: the sequence that it held is opened again, and
+       another stand-in waits at the door.  A stand-in without a far worker claims nothing, so it holds up nobody if
+       work is stolen.
+    5. Without stealing and without sample_seeds, a worker is seeded once, and each of its batches continues its random
+       numbers.  So if dead workers are replaced, a far worker sends its random states with each batch, and they lie in
+       the ring as a local worker's do.  The next stand-in reads them there, and sends them with its first request.
+    6. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
+       beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
+       as silence.
     7. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
-       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  What is unpickled
-       then (plans, objects) is trusted as far as what Ray itself carries is.
+       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  Then plans and
+       objects are unpickled.  They are trusted as much as what Ray carries, which is pickled too.
 """
 
 from __future__ import annotations

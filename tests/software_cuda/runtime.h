@@ -1,8 +1,8 @@
 /* NOTE [ Software CUDA ]
 
-   A CUDA runtime without a GPU, for torch's own CUDA build: torch's streams, events, caching allocators, pinned copies and
-   graph captures run as they are, and below them, in place of libcudart and libcuda, runs this.  It makes
-   copies as late as CUDA allows, and it reports every call and access that CUDA forbids.
+   A CUDA runtime without a GPU, for torch's own CUDA build.  It takes the place of libcudart and libcuda.  Above it,
+   torch's streams, events, caching allocators, pinned copies and graph captures run unchanged.  It makes copies as late
+   as CUDA allows, and it reports every call and access that CUDA forbids.
 
        ledger.c    which host memory is page-locked, which memory is a device's; what is registered, unmapped or
                    unregistered when it must not be

@@ -46,7 +46,8 @@ the limit on deaths in a row, because the number of kills is bounded.
 Some accesses are one step, because nothing that happens in between makes a difference:
 
     - accesses to what no other process may touch, and the word operation beside them;
-    - the steps of a walk past words that stay passed (a claim does not, if it may be revoked and then be open to all);
+    - the steps of a walk past words at which the worker need not look again (it must look again at a claimed word, if
+      the claim may be revoked and the sequence then be open to all);
     - a look that finds nothing, and the flags beside it, which are raised before the bell is rung;
     - clearing a bit and FUTEX_WAKE, if nobody can be killed in between;
     - the last take() and `stop`.
