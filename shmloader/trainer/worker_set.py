@@ -355,8 +355,8 @@ class WorkerSet:
                 self._stop_watch,
                 self._arguments.close,
                 self._close_paper,
+                self.unwatch,  # a worker that dies while it leaves takes no batch with it
                 self._let_leave,
-                self.unwatch,
                 self._terminate,
                 self._kill,
                 self._close_pipes,
@@ -435,7 +435,7 @@ class WorkerSet:
                     os.kill(worker.pid, number)
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
-        """Wait for the workers that are left.  If Ctrl-C or torch's SIGCHLD handler raises, that ends the wait."""
+        """Wait for the workers that are left.  If a signal's handler raises, for example Ctrl-C, that ends the wait."""
         for worker in wait_for_ends([each for each in self.workers if runs(each)], seconds, listening):
             if worker.is_alive():  # only under forkserver: the server reaps it, and reports that a moment later
                 worker.join(REAPED)

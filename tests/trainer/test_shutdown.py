@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -661,3 +662,20 @@ def test_a_workers_name_is_harmless_elsewhere(start: str) -> None:
         worker = loader._iterator._workers[0]
         assert names == {worker.name} and type(copy.deepcopy(worker.name)) is str
         assert threading.active_count() <= threads + 1  # the watch
+
+
+def dies_as_it_leaves(_: int) -> None:
+    """Have a worker be killed behind its last batch, by what its process does at its end."""
+    util.Finalize(None, os.kill, (os.getpid(), signal.SIGKILL), exitpriority=0)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_that_dies_while_it_leaves_is_no_error(persistent: bool) -> None:
+    loader = shmloader.DataLoader(
+        torch.arange(12), 4, num_workers=2, worker_init_fn=dies_as_it_leaves, persistent_workers=persistent
+    )
+    iterator = iter(loader)
+    workers = iterator._workers
+    assert [batch.tolist() for batch in iterator] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    loader.close()
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 2
