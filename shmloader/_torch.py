@@ -25,7 +25,7 @@ This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, wh
     _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit has the iterators
     torch.profiler._pattern_matcher     until 2.13
 
-Only tests meet the last four.
+Only tests notice the last four of these differences.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ The trainer sleeps on the ready bell.  Both announce that they are about to slee
 
 A worker may read the tasks of OPEN sequences that name it before it claims them (NOTE [ Look ahead ] in look_ahead.py).
 These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead
-workers.  It does not read tasks that are open for ANY, because another worker may claim them at any moment.
+workers.  A worker does not read tasks that are open for ANY, because another one may claim them at any moment.
 
 With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
 trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything

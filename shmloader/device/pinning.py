@@ -14,8 +14,9 @@ delivered in its slot, with `is_pinned()` true and no copy.
     3. torch knows which streams copy out of memory that it has allocated, and waits for them before it uses that memory
        again.  It does not know our memory.  A copy that began with `non_blocking=True` may still run long after the
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death does not free
-       the slot.  It only notes which streams are current in the thread where it dies, on all devices, which reads a few
-       words.  A call to CUDA there, with the GIL held, could wait for a thread that waits for the GIL.
+       the slot.  It only notes which streams are current, on all devices, in the thread where it dies.  That reads a
+       few words and does not call CUDA.  A call to CUDA there, with the GIL held, could wait for a thread that waits
+       for the GIL.
        When the next batch is handed out, events are recorded: on the noted streams, on those that are current now, and
        on all others that may have a copy because they were current in some thread while the batch was lent
        (NOTE [ Streams ]).  A later event covers more, so it does no harm that this does not happen at the death.  When

@@ -15,7 +15,8 @@ keep twice the processes and twice the memory, or start workers for each pass.  
     2. A worker serves several rings, and sleeps on one bell: a line of the crew's board (board.pyx), which the trainer
        of each ring rings in place of the ring's own.  It announces that it is about to sleep, looks into all rings
        and for messages, and only then sleeps.  tests/core/model/crew_model.py has that part.
-    3. It chooses the ring whose trainer will want its batch first: the one with the fewest batches to take before it.
+    3. A worker makes the batch that is needed first.  To find it, the worker counts for each ring how many batches that
+       ring's trainer takes before the one that this worker would make, and chooses the ring with the smallest count.
        Where two are alike, they take turns.  So a loader that is iterated alone gets all workers, and of two that are
        iterated at once, the one that has less ready gets more.  None starves.  A batch that was begun is finished
        first.

@@ -18,8 +18,8 @@
        unmapping.c preloaded: says what is unmapped
 
    A VIOLATION is what CUDA's documentation forbids, or what would read memory that is not there.  It is logged and
-   counted, and the tests fail.  The runtime shows nothing about a real driver: where that synchronises implicitly (here
-   nothing does), exactly which calls break a capture, and speed.
+   counted, and the tests fail.  The runtime shows nothing about a real driver: neither its speed, nor
+   where it synchronises implicitly (this runtime never does), nor exactly which calls break a capture.
 
    `lock` guards everything below, unless a comment excepts it. */
 

@@ -40,8 +40,9 @@ Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATIO
 marked "!" happens: no wait may need the death of a lease or of another process to end.
 
 Left out: memory orders (here one access follows another; tests/core/test_atomics.py has them); spurious wake-ups,
-timeouts and spinning, because they hide lost wake-ups; tasks, because their area goes with the payload's number; and
-the limit on deaths in a row, because the number of kills is bounded.
+timeouts and spinning, because they hide lost wake-ups; the contents of tasks, because a task is written together with
+the payload's number in the same entry, which is modelled; and the limit on deaths in a row, because the number of kills
+is bounded.
 
 Some accesses are one step, because nothing that happens in between makes a difference:
 
