@@ -128,10 +128,14 @@ class Workers(FarWorkers):
         with self._lock:
             actors, self._idle = self._idle or self._make(), None
             self._busy.append(actors)
-            reference = self._put({name: arguments[name] for name in HEAVY})
-            others = {name: value for name, value in arguments.items() if name not in HEAVY}
-            for actor, ticket in zip(actors, tickets, strict=True):
-                actor.ends = actor.process.work.remote(ticket, [reference], others)
+            try:
+                reference = self._put({name: arguments[name] for name in HEAVY})
+                others = {name: value for name, value in arguments.items() if name not in HEAVY}
+                for actor, ticket in zip(actors, tickets, strict=True):
+                    actor.ends = actor.process.work.remote(ticket, [reference], others)
+            except BaseException:  # no session will release them, and the next iter() would wait for their CPUs
+                self.release(actors)
+                raise
         return _Session(self, actors)
 
     def _make(self) -> list[_Actor]:
