@@ -6,15 +6,17 @@ holds, and opens the next one.  So there is one slot, which stays mapped, and a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
@@ -225,6 +227,7 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
 
 
 def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dict[str, str]) -> None:
+    me = os.getpid()
     told = json.dumps(facts).encode()
     maker = Maker(load, ticket.number, ticket.workers)
     try:
@@ -237,8 +240,25 @@ def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dic
             task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
             beats.send(maker.make(ask, task, bytes(link.receive(ask.states))))
             maker.sent()
+    except BaseException as error:
+        if os.getpid() != me:
+            _end_child(error)
+        raise
     finally:
         maker.close()
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """End a process that the dataset forked, by its error, as a local worker's child ends.
+
+    If it went on here, it would write into its parent's ring, knock at the door, and take the parent's place.
+    """
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def _knock(ticket: Ticket) -> Link | None:
