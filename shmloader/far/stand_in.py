@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import struct
 from typing import Any
 
@@ -54,6 +53,7 @@ from shmloader.far.frames import (
     Garbage,
     check,
     pack_task,
+    read_facts,
 )
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
@@ -137,7 +137,7 @@ class _StandIn:
         answer = self._head(link)
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
-        there = json.loads(bytes(link.receive(answer.plan)))
+        there = read_facts(bytes(link.receive(answer.plan)))
         if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
             self._door.write_note(
                 f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
