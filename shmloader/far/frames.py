@@ -99,7 +99,7 @@ def check(answer: Answer, sequence: int, room: int) -> None:
     Args:
         answer: The head.
         sequence: What was asked for.
-        room: How many bytes a slot can have.
+        room: How many bytes the widest ring can have.
 
     Raises:
         Garbage: It is no answer to that.
