@@ -71,7 +71,7 @@ class Maker:
         self._entries = dict(default_collate_fn_map)
         self._segment = Segment(workers, 2, 2, 1, "memfd", None, remember=False)
         self.ring = TrainerSide(self._segment, False, 1, True, objects.dump_whole)
-        self._segment.format(self.ring)
+        self._segment.format(self.ring, f"far worker {me} of {workers}".encode())  # for `shmloader top` on its machine
         self._side = WorkerSide(self._segment, False, me, 0, 0)
         self._me = me
         self._epoch = -1
