@@ -20,11 +20,15 @@ from test_wire import PLAN, Pretending, words
 from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
+from shmloader.commands.top.rings import Rings
 from shmloader.far.frames import ANSWER, NO_EPOCH, READY, Answer, Ask, Garbage
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Link
 from shmloader.far.maker import Maker
 from shmloader.ray import Workers
+from shmloader.statistics import causes
+from shmloader.statistics.evidence import Evidence, Settings, settings_of
+from shmloader.statistics.stats import Stats, Times, WorkerStats
 
 GIB = 1 << 30
 PATIENCE = 30  # seconds that a child of a dataset has to end
@@ -96,19 +100,23 @@ class OfSample(Dataset[Any]):
         return torch.rand(4, generator=shmloader.sample_generator())
 
 
+def maker(seeded: bool) -> Maker:
+    arguments = {
+        "dataset": OfSample(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False, "base_seed": 1,
+        "init_fn": None, "num_workers": 1, "seeds_samples": seeded, "persists": False, "stride": 1,
+        "dataset_epoch": None, "left": None, "look_ahead": None, "worker_threads": None,
+    }  # fmt: skip
+    return Maker(lambda: arguments, 0, 1)
+
+
 def made(*seeded: bool) -> list[bytes]:
     """The first batch of each of some loaders, which one far worker serves one after the other."""
     got = []
     for each in seeded:
-        arguments = {
-            "dataset": OfSample(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False,
-            "base_seed": 1, "init_fn": None, "num_workers": 1, "seeds_samples": each, "persists": False, "stride": 1,
-            "dataset_epoch": None, "left": None, "look_ahead": None, "worker_threads": None,
-        }  # fmt: skip
-        maker = Maker(lambda arguments=arguments: arguments, 0, 1)  # type: ignore[misc]
-        got.append(bytes(maker.make(Ask(0, 5, 0, 7, NO_EPOCH, 0, 2, 8, 0, 0), [0], b"")[-1]))
-        maker.sent()
-        maker.close()
+        at_work = maker(each)
+        got.append(bytes(at_work.make(Ask(0, 5, 0, 7, NO_EPOCH, 0, 2, 8, 0, 0), [0], b"")[-1]))
+        at_work.sent()
+        at_work.close()
     return got
 
 
@@ -117,6 +125,42 @@ def test_a_loader_without_seeds_does_not_draw_on_from_the_one_before() -> None:
         after = pool.apply(made, (True, False))[-1]
     with CONTEXT.Pool(1) as pool:
         assert after == pool.apply(made, (False,))[0]
+
+
+def seen_by_top() -> list[str]:
+    at_work = maker(False)
+    labels = [held.ring.totals().label for held in Rings(os.getpid()).find()]
+    at_work.close()
+    return labels
+
+
+def test_top_names_the_ring_of_a_far_worker() -> None:
+    """It was "a dataset" with as many workers as the loader has, once for each far worker of a machine."""
+    with CONTEXT.Pool(1) as pool:
+        assert pool.apply(seen_by_top) == ["far worker 0 of 1"]
+
+
+def always_busy(number: int) -> WorkerStats:
+    return WorkerStats(number, 100, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, cpu_share=0.9, delayed_share=0.3)
+
+
+def advice(cause: Callable[[Evidence], Any], far: int, cores: float) -> str:
+    """What a report advises a loader of three workers, so many of which are far ones; empty if nothing."""
+    times = {"wait": Times(100, 10.0, 0.1), "step": Times(99, 1.0, 0.01), "first_wait": Times()}
+    workers = tuple(map(always_busy, range(3)))
+    stats = Stats("start", 11.0, None, 3, 100, 9.0, 0.9, **times, taken_batches=100, workers=workers)
+    found = cause(Evidence(stats, Settings(3, far=far), cores))
+    return "" if found is None else str(found.change)
+
+
+def test_a_report_counts_far_workers_apart() -> None:
+    """num_workers=8 would have made ten: it counts local workers alone, and far ones take no cores here."""
+    assert advice(causes.work, 0, 8.0).startswith("num_workers=8")
+    assert advice(causes.work, 2, 8.0).startswith("num_workers=6 beside 2 far workers")
+    assert advice(causes.cores, 0, 2.0).startswith("num_workers=2")
+    assert advice(causes.cores, 2, 2.0) == ""
+    loader: Any = shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2))
+    assert (settings_of(loader).num_workers, settings_of(loader).far) == (3, 2)
 
 
 class Wide(Dataset[Any]):
