@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import resource
@@ -29,6 +30,7 @@ from shmloader.ray import Workers
 from shmloader.statistics import causes
 from shmloader.statistics.evidence import Evidence, Settings, settings_of
 from shmloader.statistics.stats import Stats, Times, WorkerStats
+from shmloader.trainer import far_worker_set
 
 GIB = 1 << 30
 PATIENCE = 30  # seconds that a child of a dataset has to end
@@ -192,6 +194,28 @@ def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch() -> None:
     assert_same([there[0], there[2]], [here[0], here[2]])
 
 
+class Elsewhere(Here):
+    """Its address is another machine's (RFC 5737 keeps it free)."""
+
+    def address(self) -> str:
+        return "203.0.113.7"
+
+
+def test_an_address_that_is_not_this_machines_is_named() -> None:
+    """It was "Cannot assign requested address"."""
+    with pytest.raises(OSError, match=r"'203.0.113.7': .*must be an address of this machine.*Give far_workers another"):
+        iter(shmloader.DataLoader(NUMBERS, far_workers=Elsewhere(1)))
+
+
+def test_too_few_descriptors_for_all_doors_are_the_error_of_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(far_worker_set, "Door", full)
+    with pytest.raises(OSError, match=r"ulimit -n.*1 of 3 workers could be started"):
+        iter(shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2)))
+
+
 # ------------------------------------------------------------------------------------------------- who knows the secret
 
 
@@ -296,3 +320,10 @@ def test_actors_are_free_again_when_the_dataset_could_not_be_sent() -> None:
         with pytest.raises(TypeError, match="it cannot be pickled"):
             workers.begin([], heavy)
     assert workers.made == 1
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "", 5])
+def test_an_address_that_no_actor_reaches_is_refused(address: Any) -> None:
+    """Actors would have looked for the trainer on their own machines, and the first batch would have never come."""
+    with pytest.raises(ValueError, match=r"but got address=.*Ray's own is taken then"):
+        Workers(1, address=address)
