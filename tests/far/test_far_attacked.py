@@ -7,6 +7,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
 from shmloader.commands.top.rings import Rings
+from shmloader.far.door import Door
 from shmloader.far.frames import ANSWER, NO_EPOCH, READY, Answer, Ask, Garbage
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Link
@@ -194,6 +196,25 @@ def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch() -> None:
     assert_same([there[0], there[2]], [here[0], here[2]])
 
 
+def test_a_fork_of_the_trainer_holds_no_door_open() -> None:
+    """A far worker whose trainer was killed waited for a greeting for as long as such a child lived."""
+    door = Door("127.0.0.1", 0, 1, b"s" * 32, 60.0, None)
+    told, tells = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(tells)
+        os.read(told, 1)  # until the parent closes its end
+        os._exit(0)
+    try:
+        door.drop()  # as the end of this process does it
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((door.ticket.host, door.ticket.port), timeout=60)
+    finally:
+        os.close(tells)
+        os.close(told)
+        os.waitpid(child, 0)
+
+
 class Elsewhere(Here):
     """Its address is another machine's (RFC 5737 keeps it free)."""
 
@@ -269,7 +290,7 @@ def _template() -> Iterator[None]:
     yield from kept_template(NUMBERS)
 
 
-def tells(facts: bytes) -> Callable[[Link], None]:
+def claims(facts: bytes) -> Callable[[Link], None]:
     def speak(link: Link) -> None:
         link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
         link.receive(1)
@@ -290,7 +311,7 @@ def tells(facts: bytes) -> Callable[[Link], None]:
 )
 def test_facts_that_are_none_are_refused(facts: bytes, why: str) -> None:
     """The stand-in ended by an error of Python's, which the trainer called an exit with code 1."""
-    far = Pretending(tells(facts), libraries="raise")
+    far = Pretending(claims(facts), libraries="raise")
     with shmloader.DataLoader(NUMBERS, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
         next(iter(loader))
     assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
