@@ -12,6 +12,7 @@ import select
 import socket
 import time
 import warnings
+import weakref
 from multiprocessing import reduction
 from typing import Any
 
@@ -68,6 +69,7 @@ class Door:
         self.heartbeat = heartbeat
         self.facts = facts
         self._refused: set[str] = set()
+        _made_here.add(self)
 
     # ----------------------------------------------------------------------------------------------- the trainer's end
 
@@ -81,6 +83,12 @@ class Door:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self._leave.close()
+
+    def drop(self) -> None:
+        """Close this process's copies of the descriptors, and nothing of the other processes'."""
+        for end in (self._listener, self._stop, self._leave):
+            end.close()
+        self.close_note()
 
     def close_note(self) -> None:
         """Give the memory of the note back."""
@@ -208,3 +216,20 @@ class Door:
         self._listener, self._leave = socket.socket(fileno=listener), socket.socket(fileno=leave)
         self._listener.setblocking(False)
         self._note = note
+
+
+_made_here: weakref.WeakSet[Door] = weakref.WeakSet()
+
+
+def _drop_copies() -> None:
+    """In a forked child of the trainer: drop its doors.
+
+    If the trainer is killed, the child would keep them open.  Then a far worker's connection would be accepted by the
+    kernel, and the far worker would wait for a greeting for as long as the child lives.
+    """
+    for door in [*_made_here]:
+        door.drop()
+    _made_here.clear()
+
+
+os.register_at_fork(after_in_child=_drop_copies)

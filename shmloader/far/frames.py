@@ -8,6 +8,7 @@ bytes of the payload.  So nothing is pickled that is not pickled for a local wor
 from __future__ import annotations
 
 import array
+import json
 import struct
 from typing import Any, NamedTuple
 
@@ -77,13 +78,28 @@ def unpack_task(kind: int, data: bytes) -> Any:
     return numbers[0] if kind == NUMBER else numbers
 
 
+def read_facts(data: bytes) -> dict[str, str]:
+    """The facts that come with READY.
+
+    Raises:
+        Garbage: They are none.
+    """
+    try:
+        facts = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Garbage(f"facts that are no JSON ({error})") from None
+    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in facts.values()):
+        raise Garbage(f"facts that are no names and texts, in {len(data)} bytes")
+    return facts
+
+
 def check(answer: Answer, sequence: int, room: int) -> None:
     """Check the head of a batch before anything is received for it.
 
     Args:
         answer: The head.
         sequence: What was asked for.
-        room: How many bytes a slot can have.
+        room: How many bytes the widest ring can have.
 
     Raises:
         Garbage: It is no answer to that.

@@ -6,15 +6,17 @@ holds, and opens the next one.  So there is one slot, which stays mapped, and a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
@@ -45,6 +47,7 @@ from shmloader.ring.tasks import read_task
 from shmloader.worker import random_states
 from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
+from shmloader.worker.sample_generators import AT_HAND
 
 BEAT = 1.0  # seconds between two signs of life
 GRACE = 2.0  # seconds that a sample may go on when nobody waits for it any more
@@ -68,7 +71,7 @@ class Maker:
         self._entries = dict(default_collate_fn_map)
         self._segment = Segment(workers, 2, 2, 1, "memfd", None, remember=False)
         self.ring = TrainerSide(self._segment, False, 1, True, objects.dump_whole)
-        self._segment.format(self.ring)
+        self._segment.format(self.ring, f"far worker {me} of {workers}".encode())  # for `shmloader top` on its machine
         self._side = WorkerSide(self._segment, False, me, 0, 0)
         self._me = me
         self._epoch = -1
@@ -145,6 +148,7 @@ class Maker:
     def close(self) -> None:
         """End, and leave this process as another maker can use it."""
         self._worker.end()
+        AT_HAND.set(None)  # of the last sample: the next loader's samples may have no seeds
         self.ring.close()
         self._segment.close()
         _torch.set_worker_info(None)
@@ -225,6 +229,7 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
 
 
 def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dict[str, str]) -> None:
+    me = os.getpid()
     told = json.dumps(facts).encode()
     maker = Maker(load, ticket.number, ticket.workers)
     try:
@@ -237,8 +242,25 @@ def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dic
             task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
             beats.send(maker.make(ask, task, bytes(link.receive(ask.states))))
             maker.sent()
+    except BaseException as error:
+        if os.getpid() != me:
+            _end_child(error)
+        raise
     finally:
         maker.close()
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """End a process that the dataset forked, by its error, as a local worker's child ends.
+
+    If it went on here, it would write into its parent's ring, knock at the door, and take the parent's place.
+    """
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def _knock(ticket: Ticket) -> Link | None:
