@@ -163,11 +163,7 @@ def _actions(program: Program) -> str | None:
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
             if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, an epoch that is left may have drawn nothing"
-            # the twin of samples that are seeded, or skipped, has one worker
-            alone = seeds_samples(program) or program.get("on_bad_sample")
-            steals = program.get("schedule") == "steal"  # which prefetches more batches than torch
-            others = program.resumes("workers") or (alone and workers > 1) or steals
-            if midway and not fresh and "generator" in program.order.kind and others:
+            if midway and not fresh and _draws_at_another_time(program, workers):
                 return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             if midway and not fresh and unordered:
                 return "which batches of an epoch come before it is left"
@@ -238,8 +234,8 @@ def _actions(program: Program) -> str | None:
                 return "no two epochs at a time"
             if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, the outer epoch may have drawn nothing yet"
-            if program.get("schedule") == "steal" and "generator" in program.order.kind:
-                return "torch's sampler draws once more at its end, which a prefetch of more batches reaches sooner"
+            if _draws_at_another_time(program, workers):
+                return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             nested = True
         elif verb in ("copy", "pickle"):
             if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
@@ -251,6 +247,15 @@ def _actions(program: Program) -> str | None:
     if midway and unordered:
         return "which batches of an epoch come before it is left"
     return None
+
+
+def _draws_at_another_time(program: Program, workers: int) -> bool:
+    """Whether a sampler with a generator of its own may be at its end while the twin's is not, or the other way."""
+    # the twin of samples that are seeded, or skipped, has one worker
+    alone = seeds_samples(program) or program.get("on_bad_sample")
+    steals = program.get("schedule") == "steal"  # which prefetches more batches than torch
+    others = program.resumes("workers") or (alone and workers > 1) or steals
+    return "generator" in program.order.kind and bool(others)
 
 
 def _other(program: Program, what: str, count: int) -> str | None:
