@@ -12,6 +12,7 @@ from clock cimport now
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.indices cimport RAISED
 from shmloader.core.indices import NOTHING
+from shmloader.core.opening import NoRoom
 from shmloader.core.trainer cimport TrainerSide
 
 END = object()  # Steps.next(): the epoch is at its end
@@ -238,6 +239,8 @@ cdef class Steps:
                     return False
             except Exception as error:
                 if epoch.opened == before:
+                    if ring.readers is not None and isinstance(error, NoRoom):
+                        continue    # may_open() says whether that is still so
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
                         epoch.refused = True
                         return False

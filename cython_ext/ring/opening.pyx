@@ -22,6 +22,14 @@ cdef extern from "Python.h":
     Py_ssize_t PyObject_LengthHint(object o, Py_ssize_t default) except -1
 
 
+class NoRoom(RuntimeError):
+    """A batch cannot be opened now.
+
+    If other processes read, another thread lets them in and out.  So there may be no room although may_open() found
+    some a moment ago.
+    """
+
+
 cdef class OpeningSide(Ring):
     """The part of TrainerSide that opens batches, of one epoch after another.
 
@@ -154,6 +162,8 @@ cdef class OpeningSide(Ring):
         cdef uint32_t samples = self.samples_of(task)
         self.check_may_open(worker, 1)
         self.tasks.write(self.sequences.next_open, task)
+        if self.readers is not None:
+            self.check_may_open(worker, 1)  # again: meanwhile a thread may have let a reader in that needs this entry
         cdef int payload = self.begin_batch(worker, samples)
         cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.opens().opened - 1)
         self.give(&given)
@@ -225,8 +235,8 @@ cdef class OpeningSide(Ring):
 
     cdef int check_may_open(self, int worker, int chunks) except -1:
         if not self.has_room(chunks):
-            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
-                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+            raise NoRoom(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
+                         f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
         self.cell_owners.check_room(chunks)
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 

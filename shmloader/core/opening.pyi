@@ -10,6 +10,8 @@ from shmloader.core.ring import Memory, Ring
 from shmloader.core.sequences import Sequences
 from shmloader.core.turns import Meter, Turns
 
+class NoRoom(RuntimeError): ...
+
 class OpeningSide(Ring):
     sequences: Sequences
     slots: Slots

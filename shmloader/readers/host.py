@@ -82,7 +82,7 @@ class Host:
         self._send_all(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)})
 
     def over(self, number: int, epoch: Epoch, at: int) -> None:
-        self._send_all(number, {"over": number, "serial": epoch.serial, "at": at})
+        self._send_all(number, {"over": number, "serial": epoch.serial, "at": at, "batches": epoch.opened})
 
     def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
         what = f"{type(error).__name__}: {error}"
@@ -324,8 +324,10 @@ class Host:
                 found = first if batch == 0 else ring.readers.find(serial, batch)
                 if found is not None:
                     return int(found)
-        if batch == 0 and (end := ring.end_before(epoch)) is not None:
-            return end
+        if (end := ring.end_of(epoch)) is not None and end[1] == batch:
+            return end[0]
+        if batch == 0 and (end := ring.end_of(epoch - 1)) is not None:
+            return end[0]
         raise RuntimeError(self._gone_text(ring, hello))
 
     def _gone_text(self, ring: RingRecord, hello: dict[str, Any]) -> str:

@@ -45,11 +45,13 @@ class RingRecord:
         ended = {message["serial"]: message["at"] for message in self.messages if "over" in message}
         return [message for message in self.messages if ended.get(message["serial"], cursor + 1) > cursor]
 
-    def end_before(self, number: int) -> int | None:
-        """The sequence behind an epoch's last batch, if the epoch with this number is the next one to begin."""
-        last, serial, _ = self.epochs[-1] if self.epochs else (-1, -1, 0)
-        ends = [message["at"] for message in self.messages if "over" in message and message["serial"] == serial]
-        return ends[-1] if ends and last + 1 == number else None
+    def end_of(self, number: int) -> tuple[int, int] | None:
+        """Where an epoch has ended: the sequence behind its last batch, and its number of batches."""
+        serials = [serial for other, serial, _ in self.epochs if other == number]
+        for message in self.messages:
+            if "over" in message and message["serial"] in serials:
+                return message["at"], message["batches"]
+        return None
 
     def epoch_of(self, serial: int) -> int:
         """The number of the epoch with this serial; the serial itself, if the epoch was forgotten."""
