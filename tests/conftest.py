@@ -492,6 +492,7 @@ def on_the_ring(request: pytest.FixtureRequest) -> Any:
 def nothing_left(_settled: None) -> Any:
     """No process, descriptor, thread or name in /dev/shm outlives a test."""
     collect()
+    scripts.note_environment()
     before = descriptors(), shm_entries(), own_threads(), children()
     yield
     end = time.monotonic() + 3

@@ -65,7 +65,10 @@ _usual: dict[str, str] = {}
 
 
 def note_environment() -> None:
-    """Note what scripts find there while no test has changed it, for the server may start in a test that has."""
+    """Note, before each test, what scripts find there: what a test changes for itself is not in it.
+
+    What earlier tests have left there is, because it would keep all later scripts from the server.
+    """
     _usual.clear()
     _usual.update(environment())
 
@@ -144,18 +147,17 @@ class Server:
 
     def __init__(self) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environment = dict(_usual)
         command = [sys.executable, "-u", str(SERVER), str(its.fileno())]
         with its:
             self.process = subprocess.Popen(
-                command, pass_fds=[its.fileno()], env=self._environment, stdin=subprocess.DEVNULL
+                command, pass_fds=[its.fileno()], env=dict(_usual), stdin=subprocess.DEVNULL
             )
         self._socket = ours
         self.descriptor = ours.fileno()
 
     def serves(self) -> bool:
-        """Whether a script would find the environment that the server was started in."""
-        return environment() == self._environment
+        """Whether a script would find the environment that no test has changed for itself alone."""
+        return environment() == _usual
 
     def run(self, path: str, seconds: float) -> tuple[int, int, str, str]:
         """Run a script: its pid, its status as subprocess has it, what it wrote."""
