@@ -18,9 +18,15 @@ NOTE [ Far workers ]
     5. Without stealing and without sample_seeds, a far worker draws on from batch to batch.  Its random states come
        back with each batch, if dead workers are replaced, and lie in the ring as a local worker's do.  The next
        stand-in reads them there, and sends them with its first request.
-    6. Silence cannot be told from slowness by the kernel of this machine.  So the far worker sends a beat each second
+    6. A far worker is asked for `in_flight` batches at once, so that it need not wait for the next request while a
+       batch travels.  The stand-in claims them one by one, as long as the ring has some open, and publishes them in the
+       order in which it has claimed them.  It waits for the ring only if it waits for no batch.
+    7. A death counts against the batch that the far worker had begun, which the last sign of life says, and against
+       none if the far worker was gone before it began any.  Otherwise the three stand-ins of a node that is gone might
+       claim one batch in turn, and be its three deaths.
+    8. Silence cannot be told from slowness by the kernel of this machine.  So the far worker sends a beat each second
        while it makes a batch, from a thread; C code that keeps the GIL for `heartbeat` seconds counts as silence.
-    7. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
+    9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
        and layout are checked against the slot before its bytes are received (frames.py, layout.py).  What is unpickled
        then (plans, objects) is trusted as far as what Ray itself carries is.
 """
@@ -31,6 +37,7 @@ import contextlib
 import gc
 import json
 import struct
+from collections import deque
 from typing import Any
 
 from shmloader import _torch
@@ -110,6 +117,7 @@ class _StandIn:
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
         self._layouts = Layouts()
+        self._begun: int | None = None  # the sequence that the far worker began last
         self._where = f"in the stand-in of far worker {ring.me}"
         self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
 
@@ -121,22 +129,38 @@ class _StandIn:
         with link:
             try:
                 self._be_ready(link)
-                while (written := self._ring.claim()) is not None:
-                    self._make(link, written)
+                self._make_batches(link)
             except (Gone, Garbage) as why:
                 self._lose(why)
 
     def _lose(self, why: Exception) -> None:
         """End, because the far worker is lost.  The watching thread sees it, and it is a death like any other."""
         what = f"it sent what no far worker sends: {why}" if isinstance(why, Garbage) else str(why)
-        self._door.write_note(f"Far worker {self._ring.me} is lost: {what}.")
+        self._door.write_note(f"Far worker {self._ring.me} is lost: {what}.", self._begun)
         raise SystemExit(LOST) from None
+
+    def _make_batches(self, link: Link) -> None:
+        ring = self._ring
+        asked: deque[tuple[int, ...]] = deque()  # what take_up() needs of each batch that was asked for
+        while True:
+            while len(asked) < self._door.in_flight:
+                written = ring.claim_at_once() if asked else ring.claim()
+                if written is None:
+                    break
+                self._ask(link, written)
+                asked.append(ring.put_aside())
+            if not asked:
+                return
+            ring.take_up(asked.popleft())
+            self._receive(link)
+            ring.publish(FILLED)
 
     def _be_ready(self, link: Link) -> None:
         """Wait until the far worker has its dataset, and compare the two machines if that was asked for."""
         answer = self._head(link)
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
+        self._begun = None  # its signs of life until now were about its dataset
         there = json.loads(bytes(link.receive(answer.plan)))
         if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
             self._door.write_note(
@@ -151,9 +175,10 @@ class _StandIn:
             answer = Answer(*ANSWER.unpack(link.receive(ANSWER.size)))
             if answer.kind != BEAT:
                 return answer
+            self._begun = answer.sequence
 
-    def _make(self, link: Link, written: Any) -> None:
-        """Have the far worker make what was claimed, and publish it."""
+    def _ask(self, link: Link, written: Any) -> None:
+        """Ask the far worker for what was claimed."""
         ring = self._ring
         kind, task = pack_task(written)
         states = b""
@@ -167,14 +192,13 @@ class _StandIn:
             self._remembers,
         )  # fmt: skip
         link.send(ASK.pack(*ask), task, states)
+
+    def _receive(self, link: Link) -> None:
+        """Receive the batch that was taken up, into its slot."""
+        ring = self._ring
         answer = self._head(link)
         check(answer, ring.sequence, ring.slot_stride)
         ring.fetched()
-        self._receive(link, answer)
-        ring.publish(FILLED)
-
-    def _receive(self, link: Link, answer: Answer) -> None:
-        ring = self._ring
         meta = bytes(link.receive(answer.words))
         beside = link.receive(answer.plan + answer.report + answer.states)
         plan, report = bytes(beside[: answer.plan]), beside[answer.plan : answer.plan + answer.report]

@@ -58,7 +58,8 @@ class FarCrew(Crew):
         here = facts() if far.libraries == "raise" else None
         with held():
             for number in range(self._local, count):
-                self._doors.append(Door(address, number, count, os.urandom(SECRET), far.heartbeat, here))
+                door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
+                self._doors.append(door)
             with let_through():  # to pickle the dataset may take long
                 self._session = far.begin([door.ticket for door in self._doors], arguments)
         if not self._local:  # nobody on this machine needs what takes long to unpickle
@@ -94,9 +95,22 @@ class FarCrew(Crew):
 
     def _far_end(self, index: int) -> str:
         """Why a stand-in ended, if that was for its far worker; otherwise empty."""
-        if index < self._local or not (note := self._door(index).note()):
+        if index < self._local or not (note := self._door(index).note()[0]):
             return ""
         return f"{note} {self._place(index)}"
+
+    def _begun(self, index: int) -> tuple[bool, list[int]]:
+        """Whether a stand-in lost its far worker with batches under way, and which of them that had begun."""
+        held = self._ring.sequences.holds(index)
+        note, begun = self._door(index).note() if index >= self._local else ("", None)
+        return bool(note and held), [sequence for sequence in held if sequence == begun]
+
+    def _is_to_blame(self, index: int) -> bool:
+        lost, begun = self._begun(index)
+        return not lost or bool(begun)
+
+    def _suspects(self, index: int) -> list[int]:
+        return self._begun(index)[1] or super()._suspects(index)
 
     def _place(self, index: int) -> str:
         return "" if self._session is None else self._session.place(index - self._local)

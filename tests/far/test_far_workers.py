@@ -240,6 +240,49 @@ def test_a_batch_is_made_again_when_a_far_worker_was_killed(tmp_path: pathlib.Pa
     assert_same(there, here)
 
 
+def test_batches_that_wait_there_are_no_work() -> None:
+    """Otherwise a stand-in would be busy for longer than there was time."""
+    far = Here(1, in_flight=4)
+    options: dict[str, Any] = {"batch_size": 4, "prefetch_factor": 4, "persistent_workers": True, "far_workers": far}
+    with shmloader.DataLoader(DRAWN, sampler=[index % 26 for index in range(800)], **options) as loader:
+        for _ in range(2):
+            assert len(list(loader)) == 200
+        stats = loader.stats("epoch")
+    assert stats.workers is not None and stats.workers[0].published == 200
+    assert 0 < stats.workers[0].busy_s <= stats.elapsed_s
+
+
+class Until:
+    """A sampler that ends where it is told to, while it is used."""
+
+    end: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        at = 0
+        while self.end is None or at < self.end:
+            yield at % 26
+            at += 1
+
+
+def test_a_batch_is_not_blamed_for_far_workers_that_were_gone_before_it() -> None:
+    """A node dies, with three far workers that have nothing to do.  Their stand-ins claim the last batch in turn."""
+    far, sampler = Here(3), Until()
+    options: dict[str, Any] = {"schedule": "steal", "on_worker_death": "respawn", "far_workers": far}
+    with shmloader.DataLoader(DRAWN, sampler=sampler, batch_size=4, **options) as loader:
+        iterator = iter(loader)
+        got = [*next(iterator)["name"]]
+        sequences = iterator._crew._ring.sequences
+        while any(map(sequences.owes, range(3))) or sequences.awaited():
+            time.sleep(0.01)
+        assert far.session is not None
+        for k in range(3):
+            far.session.kill(k)
+        sampler.end = 4 * (sequences.next_open + 1)
+        for batch in iterator:
+            got += batch["name"]
+    assert got == [f"sample {at % 26}" for at in range(sampler.end)]
+
+
 def test_a_death_raises_and_names_the_far_worker(tmp_path: pathlib.Path) -> None:
     with shmloader.DataLoader(Deadly(tmp_path, "kill"), batch_size=4, far_workers=Here(1)) as loader:
         text = str(until_an_error(loader))

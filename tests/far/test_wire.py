@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import pickle
 import select
 import socket
@@ -30,11 +31,11 @@ from shmloader.far.frames import (
     ASK,
     BATCH,
     BEAT,
-    BEATS,
     READY,
     Answer,
     Ask,
     Garbage,
+    beat,
     check,
     pack_task,
     unpack_task,
@@ -328,7 +329,7 @@ def test_the_same_answers_without_a_fault_are_a_batch() -> None:
 
     def speak(link: Link) -> None:
         ask = is_ready(link)
-        link.send(BEATS, ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4), PLAN)
+        link.send(beat(0), ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4), PLAN)
         for byte in b"\x01\x02\x03\x04":  # slowly
             time.sleep(0.01)
             link.send(bytes([byte]))
@@ -366,6 +367,81 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
     assert told == [0]
 
 
+def receive_ask(link: Link) -> Ask:
+    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
+    link.receive(ask.task + ask.states)
+    return ask
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
+    asked: list[int] = []
+    waits: list[bool] = []
+
+    def speak(link: Link) -> None:
+        asked.append(is_ready(link).sequence)
+        for _ in range(in_flight - 1):  # of which none is answered yet
+            asked.append(receive_ask(link).sequence)
+        poll = select.poll()
+        poll.register(link, select.POLLIN)
+        waits.append(not poll.poll(200))  # the next one is not asked for
+        for k in range(4):
+            plan = b"" if k else PLAN
+            answer = GOOD._replace(sequence=asked[k], plan=len(plan))
+            link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
+            if len(asked) < 4:
+                asked.append(receive_ask(link).sequence)
+        link.receive(1)
+
+    far = Pretending(speak)
+    far.in_flight = in_flight
+    with shmloader.DataLoader(range(16), batch_size=4, far_workers=far, prefetch_factor=4) as loader:
+        assert [batch.tolist() for batch in loader] == [[k] * 4 for k in range(4)]
+    assert asked == [0, 1, 2, 3] and waits == [True]
+
+
+class Touching(Dataset[torch.Tensor]):
+    """Its samples are larger than what the kernel holds for a connection, and the second one leaves a file."""
+
+    def __init__(self, mark: pathlib.Path) -> None:
+        self.mark = mark
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 1:
+            self.mark.touch()
+        return torch.full((96 << 20,), index, dtype=torch.uint8)
+
+
+def test_a_batch_is_made_while_the_one_before_it_travels(door: Door, tmp_path: pathlib.Path) -> None:
+    with shmloader.DataLoader(Touching(tmp_path / "mark"), far_workers=(far := Here(1))) as loader:
+        begun: list[dict[str, Any]] = []
+        far.begin = lambda tickets, arguments: begun.append(arguments) or Here.begin(far, tickets, arguments)  # type: ignore[method-assign,func-returns-value]
+        iterator = iter(loader)
+        for k in range(2):
+            assert next(iterator)[0, 0] == k
+        (tmp_path / "mark").unlink()
+        iterator.close()
+    waiting = Admitting(door)
+    session = Here(1).begin([door.ticket], {**begun[0], "num_workers": 4})
+    link = waiting.end()
+    assert link is not None
+    with link:
+        ready = Answer(*ANSWER.unpack(link.receive(ANSWER.size)))
+        link.receive(ready.plan)
+        for k in range(2):
+            kind, task = pack_task([k])
+            link.send(ASK.pack(*Ask(k, 0, 0, 0, 0, 0, kind, len(task), 0, 0)), task)
+        end = time.monotonic() + 60
+        while not (tmp_path / "mark").exists():  # although no byte of the first batch is read
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    door.close()
+    session.close()
+
+
 def test_other_libraries_are_refused_where_asked() -> None:
     def speak(link: Link) -> None:
         told = json.dumps({**facts(), "torch": "1.0"}).encode()
@@ -393,9 +469,9 @@ def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
 
 
 def test_a_beat_is_a_head_alone() -> None:
-    assert Answer(*ANSWER.unpack(BEATS)).kind == BEAT
+    assert Answer(*ANSWER.unpack(beat(0))).kind == BEAT
     with pytest.raises(Garbage):
-        check(Answer(*ANSWER.unpack(BEATS)), 0, 1 << 20)
+        check(Answer(*ANSWER.unpack(beat(0))), 0, 1 << 20)
 
 
 def test_a_layout_is_checked_again_with_fewer_bytes() -> None:
