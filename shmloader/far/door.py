@@ -23,7 +23,15 @@ from shmloader.far_workers import Ticket
 PATIENCE = 5.0  # seconds that a stranger has to prove that it is none
 MOST_STRANGERS = 16  # at once
 LONGEST_NOTE = 1 << 12  # bytes
-_BEGUN, _NOTHING = struct.Struct("<Q"), (1 << 64) - 1  # how a note begins
+LONGEST_NODE = 64  # bytes of a machine's name
+NODE = "shmloader_far"  # the name of the memory, by which `shmloader top` finds it
+_BEGUN, _NOTHING = struct.Struct("<Q"), (1 << 64) - 1  # how a note begins, after the machine's name
+
+
+def node_in(memory: int) -> str:
+    """The machine that is named in a stand-in's memory, of which this is a descriptor; empty if none is."""
+    name = os.pread(memory, LONGEST_NODE, 0).rstrip(b"\0").decode(errors="replace")
+    return "".join(each if each.isprintable() else "?" for each in name)
 
 
 class _Stranger:
@@ -73,7 +81,7 @@ class Door:
         self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
         self._listener.setblocking(False)
         self._stop, self._leave = socket.socketpair()
-        self._note = os.memfd_create("shmloader_note", os.MFD_CLOEXEC)
+        self._note = os.memfd_create(NODE, os.MFD_CLOEXEC)
         self.ticket = Ticket(host, self._listener.getsockname()[1], number, workers, secret)
         self.heartbeat = heartbeat
         self.facts = facts
@@ -104,10 +112,14 @@ class Door:
 
         The text is empty if it wrote nothing.  The sequence is None if the far worker had begun nothing.
         """
-        if self._note < 0 or not (noted := os.pread(self._note, _BEGUN.size + LONGEST_NOTE, 0)):
+        if self._note < 0 or not (noted := os.pread(self._note, _BEGUN.size + LONGEST_NOTE, LONGEST_NODE)):
             return "", None
         (begun,) = _BEGUN.unpack(noted[: _BEGUN.size])
         return noted[_BEGUN.size :].decode(errors="replace"), None if begun == _NOTHING else begun
+
+    def node(self) -> str:
+        """The machine of the far worker; empty if there is none now."""
+        return "" if self._note < 0 else node_in(self._note)
 
     def forget_note(self) -> None:
         """Another stand-in begins."""
@@ -118,7 +130,11 @@ class Door:
     def write_note(self, text: str, begun: int | None = None) -> None:
         """Say why this process ends, and what the far worker had begun."""
         noted = _BEGUN.pack(_NOTHING if begun is None else begun) + text.encode(errors="replace")[:LONGEST_NOTE]
-        os.pwrite(self._note, noted, 0)
+        os.pwrite(self._note, noted, LONGEST_NODE)
+
+    def write_node(self, name: str) -> None:
+        """Say on which machine the far worker is."""
+        os.pwrite(self._note, name.encode(errors="replace")[:LONGEST_NODE], 0)
 
     def admit(self) -> Link | None:
         """Wait for the far worker; None if this process is to leave.

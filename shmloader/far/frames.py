@@ -42,7 +42,7 @@ class Answer(NamedTuple):
     sequence: int  # of the batch; of a BEAT: of the one that is being made
     used: int  # bytes of the payload, which come last
     words: int  # bytes of the description of the leaves
-    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the facts
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes about the machine
     objects_at: int
     objects_size: int
     report: int  # bytes of the report on bad samples

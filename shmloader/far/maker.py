@@ -191,11 +191,11 @@ class _Voice:
         for thread in self._threads:
             thread.start()
 
-    def is_ready(self, facts: bytes) -> None:
-        """The dataset is loaded."""
+    def is_ready(self, about: bytes) -> None:
+        """The dataset is loaded.  `about` is what the stand-in needs to know about this machine."""
         with self._sending:
             self._making = None
-            self._link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
+            self._link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
 
     def begins(self, sequence: int) -> None:
         """A batch is being made from now on."""
@@ -275,7 +275,9 @@ class _Voice:
             thread.join()
 
 
-def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None]) -> None:
+def serve(
+    ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None], node: str | None = None
+) -> None:
     """Make batches for one stand-in after another, until the trainer listens no more.
 
     Args:
@@ -283,12 +285,14 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
         load: Gives the arguments of the worker, as they were when the iterator was made.
         facts: Of this machine.
         abandon: Called in another thread if a sample goes on although its stand-in is gone.  It should end the process.
+        node: What the engine calls this machine; None: its name.
     """
+    about = json.dumps({"facts": facts, "node": socket.gethostname() if node is None else node}).encode()
     while (link := _knock(ticket)) is not None:
         with link:
             voice = _Voice(link, abandon)
             try:
-                _serve_one(link, voice, ticket, load, facts)
+                _serve_one(link, voice, ticket, load, about)
             except Gone:
                 pass  # another stand-in takes its place, or the loader is closed
             except SystemExit:  # the dataset's; a local worker would end by it, and the engine may not start this again
@@ -300,10 +304,10 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
                 voice.end()
 
 
-def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, facts: dict[str, str]) -> None:
+def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, about: bytes) -> None:
     maker = Maker(load, ticket.number, ticket.workers)
     try:
-        voice.is_ready(json.dumps(facts).encode())
+        voice.is_ready(about)
         while True:
             ask = Ask(*ASK.unpack(link.receive(ASK.size)))
             if ask.task > LONGEST_WORDS or ask.states > LONGEST_STATES:

@@ -162,7 +162,8 @@ class _StandIn:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
         self._begun = None  # its signs of life until now were about its dataset
         there = json.loads(bytes(link.receive(answer.plan)))
-        if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
+        self._door.write_node(str(there["node"]))
+        if self._door.facts is not None and (unlike := differences(self._door.facts, there["facts"])):
             self._door.write_note(
                 f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
                 "on all machines (runtime_env does that), or give libraries='warn'."

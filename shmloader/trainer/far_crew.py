@@ -25,6 +25,7 @@ class FarCrew(Crew):
     Args:
         far: The far workers.
         local: How many local ones there are.
+        nodes: Gets the machine of each far worker, by its number.
 
     All others are Crew's.
     """
@@ -37,6 +38,7 @@ class FarCrew(Crew):
         *,
         far: FarWorkers,
         local: int,
+        nodes: dict[int, str],
         respawn: bool,
         timeout: float,
         outlives: bool,
@@ -46,6 +48,7 @@ class FarCrew(Crew):
         )  # fmt: skip
         self._far = far
         self._local = local
+        self._nodes = nodes
         self._doors: list[Door] = []
         self._session: FarSession | None = None
 
@@ -81,6 +84,12 @@ class FarCrew(Crew):
 
     def _door(self, index: int) -> Door:
         return self._doors[index - self._local]
+
+    def note_nodes(self) -> None:
+        """Look on which machines the far workers are now.  Where one is lost, its last machine stays."""
+        for door in self._doors:
+            if node := door.node():
+                self._nodes[door.ticket.number] = node
 
     # --------------------------------------------------------------------------------------------------- deaths
 
@@ -134,5 +143,6 @@ class FarCrew(Crew):
 
     def _close_pipes(self) -> None:
         super()._close_pipes()
+        self.note_nodes()
         for door in self._doors:
             door.close_note()

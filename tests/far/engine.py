@@ -20,7 +20,7 @@ CONTEXT = get_context("forkserver")  # it imports torch once, for all of them
 
 def work(ticket: Ticket, pickled: bytes) -> None:
     """What a far worker's process does."""
-    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process)
+    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
 
 
 def kept_template(dataset: Any) -> Iterator[None]:

@@ -25,22 +25,17 @@ from torch.utils.data import Dataset
 import shmloader
 from shmloader.far import door as door_module
 from shmloader.far.door import Door
-from shmloader.far.facts import differences, facts
+from shmloader.far.facts import facts
 from shmloader.far.frames import (
     ANSWER,
     ASK,
     BATCH,
-    BEAT,
     READY,
     Answer,
     Ask,
-    Garbage,
     beat,
-    check,
     pack_task,
-    unpack_task,
 )
-from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Link
 from shmloader.far.maker import _knock
 from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, near_proof, nonce
@@ -245,7 +240,7 @@ class Pretending(Here):
 
 def is_ready(link: Link) -> Ask:
     """Be ready, and wait for a request."""
-    told = json.dumps(facts()).encode()
+    told = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
     link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
     ask = Ask(*ASK.unpack(link.receive(ASK.size)))
     link.receive(ask.task + ask.states)
@@ -444,7 +439,7 @@ def test_a_batch_is_made_while_the_one_before_it_travels(door: Door, tmp_path: p
 
 def test_other_libraries_are_refused_where_asked() -> None:
     def speak(link: Link) -> None:
-        told = json.dumps({**facts(), "torch": "1.0"}).encode()
+        told = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
         link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
         link.receive(1)
 
@@ -452,70 +447,3 @@ def test_other_libraries_are_refused_where_asked() -> None:
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
         next(iter(loader))
     assert f"torch {facts()['torch']} here and 1.0 there" in str(error.value)
-
-
-# ----------------------------------------------------------------------------------------------------------- frames
-
-
-@pytest.mark.parametrize("task", [5, -1, [], [3, 1, 2], pickle.dumps("a key")])
-def test_tasks_arrive_as_they_were(task: Any) -> None:
-    assert unpack_task(*pack_task(task)) == task
-
-
-@pytest.mark.parametrize(("kind", "data"), [(1, b""), (1, b"x" * 16), (2, b"x" * 7), (9, b"")])
-def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
-    with pytest.raises(Garbage):
-        unpack_task(kind, data)
-
-
-def test_a_beat_is_a_head_alone() -> None:
-    assert Answer(*ANSWER.unpack(beat(0))).kind == BEAT
-    with pytest.raises(Garbage):
-        check(Answer(*ANSWER.unpack(beat(0))), 0, 1 << 20)
-
-
-def test_a_layout_is_checked_again_with_fewer_bytes() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    assert layouts.check(meta, numbers, PLAN, 4) == PLAN
-    assert layouts.check(meta, numbers, b"", 4) == PLAN
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, b"", 3)
-
-
-def test_a_plan_with_the_number_of_another_one_is_checked_anew() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    layouts.check(meta, numbers, PLAN, 4)
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, pickle.dumps((torch.float64,)), 4)
-
-
-def test_a_link_sends_more_than_the_kernel_holds() -> None:
-    near, far = socket.socketpair()
-    data = os.urandom(20 << 20)
-    with near, far:
-        got = bytearray(len(data))
-
-        def drain() -> None:
-            poll = select.poll()
-            poll.register(far, select.POLLIN)
-            at = 0
-            while at < len(data):
-                poll.poll()
-                at += far.recv_into(memoryview(got)[at:])
-
-        thread = threading.Thread(target=drain)
-        thread.start()
-        link = Link.__new__(Link)
-        near.setblocking(False)
-        link._sock, link._patience, link._leave = near, 60.0, -1
-        link._polls = {wanted: link._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
-        link.send(data[:5], b"", memoryview(data)[5:])
-        thread.join()
-    assert got == data
-
-
-def test_differences_are_named() -> None:
-    assert differences(facts(), facts()) == ""
-    assert differences({"a": "1"}, {"a": "2", "b": "3"}) == "a 1 here and 2 there, b unknown here and 3 there"
