@@ -20,7 +20,8 @@ NOTE [ Far workers ]
        stand-in reads them there, and sends them with its first request.
     6. A far worker is asked for `in_flight` batches at once, so that it need not wait for the next request while a
        batch travels.  The stand-in claims them one by one, as long as the ring has some open, and publishes them in the
-       order in which it has claimed them.  It waits for the ring only if it waits for no batch.
+       order in which it has claimed them.  It waits for the ring only if it waits for no batch.  It sends a long
+       request only if it waits for no batch either.  Otherwise both ends might wait for the other one to read.
     7. A death counts against the batch that the far worker had begun, which the last sign of life says, and against
        none if the far worker was gone before it began any.  Otherwise the three stand-ins of a node that is gone might
        claim one batch in turn, and be its three deaths.
@@ -69,6 +70,7 @@ from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import write_instead
 
+LONG = 1 << 16  # bytes of a request, for which the far end may have no room before it has sent a batch
 LOST = 79  # the exit code of a stand-in whose far worker is lost
 
 
@@ -141,17 +143,25 @@ class _StandIn:
 
     def _make_batches(self, link: Link) -> None:
         ring = self._ring
-        asked: deque[tuple[int, ...]] = deque()  # what take_up() needs of each batch that was asked for
+        claimed: deque[tuple[int, ...]] = deque()  # what take_up() needs of each batch
+        late: list[bytes] = []  # the request for the last of them, if it is not sent yet
         while True:
-            while len(asked) < self._door.in_flight:
-                written = ring.claim_at_once() if asked else ring.claim()
+            if late and len(claimed) == 1:
+                link.send(*late)
+                late = []
+            while not late and len(claimed) < self._door.in_flight:
+                written = ring.claim_at_once() if claimed else ring.claim()
                 if written is None:
                     break
-                self._ask(link, written)
-                asked.append(ring.put_aside())
-            if not asked:
+                request = self._request(written)
+                if claimed and sum(map(len, request)) > LONG:
+                    late = request
+                else:
+                    link.send(*request)
+                claimed.append(ring.put_aside())
+            if not claimed:
                 return
-            ring.take_up(asked.popleft())
+            ring.take_up(claimed.popleft())
             self._receive(link)
             ring.publish(FILLED)
 
@@ -178,8 +188,8 @@ class _StandIn:
                 return answer
             self._begun = answer.sequence
 
-    def _ask(self, link: Link, written: Any) -> None:
-        """Ask the far worker for what was claimed."""
+    def _request(self, written: Any) -> list[bytes]:
+        """What asks the far worker for what was claimed."""
         ring = self._ring
         kind, task = pack_task(written)
         states = b""
@@ -192,7 +202,7 @@ class _StandIn:
             ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, ring.drops, kind, len(task), len(states),
             self._remembers,
         )  # fmt: skip
-        link.send(ASK.pack(*ask), task, states)
+        return [ASK.pack(*ask), task, states]
 
     def _receive(self, link: Link) -> None:
         """Receive the batch that was taken up, into its slot."""

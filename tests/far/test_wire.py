@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pathlib
-import pickle
-import select
 import socket
-import struct
 import threading
 import time
 import warnings
@@ -20,7 +15,7 @@ import pytest
 import torch
 from conftest import assert_same
 from engine import Here, kept_template
-from torch.utils.data import Dataset
+from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, words
 
 import shmloader
 from shmloader.far import door as door_module
@@ -28,20 +23,22 @@ from shmloader.far.door import Door
 from shmloader.far.facts import facts
 from shmloader.far.frames import (
     ANSWER,
-    ASK,
-    BATCH,
     READY,
     Answer,
-    Ask,
     beat,
-    pack_task,
 )
-from shmloader.far.link import Gone, Link
+from shmloader.far.link import Link
 from shmloader.far.maker import _knock
 from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, near_proof, nonce
 from shmloader.far_workers import FarSession, Ticket
 
-SECRET = b"s" * 32
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
+    yield made
+    made.close()
+    made.close_note()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,33 +58,6 @@ def is_refused(sock: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
-
-
-@pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
-    yield made
-    made.close()
-    made.close_note()
-
-
-class Admitting(threading.Thread):
-    """Waits at a door in a thread, as a stand-in does in its process; keeps the warnings that it gave."""
-
-    def __init__(self, door: Door) -> None:
-        super().__init__()
-        self.door = door
-        self.link: Link | None = None
-        self.warned: list[str] = []
-        self.start()
-
-    def run(self) -> None:
-        self.link = self.door.admit()
-
-    def end(self) -> Link | None:
-        self.join(60)
-        assert not self.is_alive()
-        return self.link
 
 
 @pytest.fixture
@@ -206,55 +176,6 @@ def test_a_door_that_is_closed_lets_its_stand_in_leave(door: Door) -> None:
 # ------------------------------------------------------------------------------------------------ who knows the secret
 
 
-class Pretended(FarSession):
-    """A far worker that knows the secret, and says what a test wants."""
-
-    def __init__(self, ticket: Ticket, speak: Callable[[Link], None]) -> None:
-        self.ticket, self.speak = ticket, speak
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def run(self) -> None:
-        while (link := _knock(self.ticket)) is not None:
-            with link, contextlib.suppress(Gone):
-                self.speak(link)
-
-    def wait(self) -> None:
-        pass
-
-    def place(self, far: int) -> str:
-        return ""
-
-    def close(self) -> None:
-        self.thread.join(60)
-
-
-class Pretending(Here):
-    def __init__(self, speak: Callable[[Link], None], **options: Any) -> None:
-        super().__init__(1, **options)
-        self.speak = speak
-
-    def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
-        return Pretended(tickets[0], self.speak)
-
-
-def is_ready(link: Link) -> Ask:
-    """Be ready, and wait for a request."""
-    told = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
-    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
-    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
-    link.receive(ask.task + ask.states)
-    return ask
-
-
-PLAN = pickle.dumps((torch.uint8,))
-GOOD = Answer(BATCH, 0, 4, 4 * 8, len(PLAN), 0, 0, 0, 0)
-
-
-def words(*numbers: int) -> bytes:
-    return struct.pack(f"{len(numbers)}q", *numbers)
-
-
 def says(**wrong: Any) -> Callable[[Link], None]:
     """An answer that is right but for this."""
     after = wrong.pop("after", words(7, 0, 1, 4) + PLAN + b"\x01\x02\x03\x04")
@@ -305,17 +226,6 @@ def test_what_no_far_worker_sends_is_refused(speak: Callable[[Link], None], why:
     assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
 
 
-class Numbers(Dataset[int]):
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index >= 8:
-            raise IndexError
-        return index
-
-
-DATASET = Numbers()  # one for all, so that they share a template process
 THERE = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5, 6, 7])]
 
 
@@ -360,81 +270,6 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
     with shmloader.DataLoader(DATASET, batch_size=4, **options) as loader:
         assert_same(list(loader), THERE)
     assert told == [0]
-
-
-def receive_ask(link: Link) -> Ask:
-    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
-    link.receive(ask.task + ask.states)
-    return ask
-
-
-@pytest.mark.parametrize("in_flight", [1, 2])
-def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
-    asked: list[int] = []
-    waits: list[bool] = []
-
-    def speak(link: Link) -> None:
-        asked.append(is_ready(link).sequence)
-        for _ in range(in_flight - 1):  # of which none is answered yet
-            asked.append(receive_ask(link).sequence)
-        poll = select.poll()
-        poll.register(link, select.POLLIN)
-        waits.append(not poll.poll(200))  # the next one is not asked for
-        for k in range(4):
-            plan = b"" if k else PLAN
-            answer = GOOD._replace(sequence=asked[k], plan=len(plan))
-            link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
-            if len(asked) < 4:
-                asked.append(receive_ask(link).sequence)
-        link.receive(1)
-
-    far = Pretending(speak)
-    far.in_flight = in_flight
-    with shmloader.DataLoader(range(16), batch_size=4, far_workers=far, prefetch_factor=4) as loader:
-        assert [batch.tolist() for batch in loader] == [[k] * 4 for k in range(4)]
-    assert asked == [0, 1, 2, 3] and waits == [True]
-
-
-class Touching(Dataset[torch.Tensor]):
-    """Its samples are larger than what the kernel holds for a connection, and the second one leaves a file."""
-
-    def __init__(self, mark: pathlib.Path) -> None:
-        self.mark = mark
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 1:
-            self.mark.touch()
-        return torch.full((96 << 20,), index, dtype=torch.uint8)
-
-
-def test_a_batch_is_made_while_the_one_before_it_travels(door: Door, tmp_path: pathlib.Path) -> None:
-    with shmloader.DataLoader(Touching(tmp_path / "mark"), far_workers=(far := Here(1))) as loader:
-        begun: list[dict[str, Any]] = []
-        far.begin = lambda tickets, arguments: begun.append(arguments) or Here.begin(far, tickets, arguments)  # type: ignore[method-assign,func-returns-value]
-        iterator = iter(loader)
-        for k in range(2):
-            assert next(iterator)[0, 0] == k
-        (tmp_path / "mark").unlink()
-        iterator.close()
-    waiting = Admitting(door)
-    session = Here(1).begin([door.ticket], {**begun[0], "num_workers": 4})
-    link = waiting.end()
-    assert link is not None
-    with link:
-        ready = Answer(*ANSWER.unpack(link.receive(ANSWER.size)))
-        link.receive(ready.plan)
-        for k in range(2):
-            kind, task = pack_task([k])
-            link.send(ASK.pack(*Ask(k, 0, 0, 0, 0, 0, kind, len(task), 0, 0)), task)
-        end = time.monotonic() + 60
-        while not (tmp_path / "mark").exists():  # although no byte of the first batch is read
-            assert time.monotonic() < end
-            time.sleep(0.01)
-    door.close()
-    session.close()
 
 
 def test_other_libraries_are_refused_where_asked() -> None:
