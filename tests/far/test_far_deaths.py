@@ -74,7 +74,7 @@ def test_a_batch_is_made_again_when_a_far_worker_was_killed(tmp_path: pathlib.Pa
 
 
 class Until:
-    """A sampler that ends where it is told to, while it is used."""
+    """A sampler whose end is set while it is used."""
 
     end: int | None = None
 
