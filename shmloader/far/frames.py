@@ -39,10 +39,10 @@ class Answer(NamedTuple):
     """A batch that was made, a sign of life, or READY."""
 
     kind: int
-    sequence: int
+    sequence: int  # of the batch; of a BEAT: of the one that is being made
     used: int  # bytes of the payload, which come last
     words: int  # bytes of the description of the leaves
-    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the facts
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes about the machine
     objects_at: int
     objects_size: int
     report: int  # bytes of the report on bad samples
@@ -51,7 +51,11 @@ class Answer(NamedTuple):
 
 ASK = struct.Struct("<QQQQqBBxxIIB3x")
 ANSWER = struct.Struct("<B7xQQIIQQII")
-BEATS = ANSWER.pack(*Answer(BEAT, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+def beat(sequence: int) -> bytes:
+    """A sign of life, while a batch is made."""
+    return ANSWER.pack(*Answer(BEAT, sequence, 0, 0, 0, 0, 0, 0, 0))
 
 
 class Garbage(Exception):

@@ -25,6 +25,7 @@ class FarWorkerSet(WorkerSet):
     Args:
         far: The far workers.
         local: How many local ones there are.
+        nodes: Gets the machine of each far worker, by its number.
 
     All others are WorkerSet's.
     """
@@ -37,6 +38,7 @@ class FarWorkerSet(WorkerSet):
         *,
         far: FarWorkers,
         local: int,
+        nodes: dict[int, str],
         respawn: bool,
         timeout: float,
         outlives: bool,
@@ -46,6 +48,7 @@ class FarWorkerSet(WorkerSet):
         )  # fmt: skip
         self._far = far
         self._local = local
+        self._nodes = nodes
         self._doors: list[Door] = []
         self._session: FarSession | None = None
 
@@ -58,7 +61,8 @@ class FarWorkerSet(WorkerSet):
         here = facts() if far.libraries == "raise" else None
         with held():
             for number in range(self._local, count):
-                self._doors.append(Door(address, number, count, os.urandom(SECRET), far.heartbeat, here))
+                door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
+                self._doors.append(door)
             with let_through():  # to pickle the dataset may take long
                 self._session = far.begin([door.ticket for door in self._doors], arguments)
         if not self._local:  # nobody on this machine needs what takes long to unpickle
@@ -81,6 +85,12 @@ class FarWorkerSet(WorkerSet):
     def _door(self, index: int) -> Door:
         return self._doors[index - self._local]
 
+    def note_nodes(self) -> None:
+        """Look on which machines the far workers are now.  Where one is lost, its last machine stays."""
+        for door in self._doors:
+            if node := door.node():
+                self._nodes[door.ticket.number] = node
+
     # --------------------------------------------------------------------------------------------------- deaths
 
     def _end_by_server(self, index: int) -> str:
@@ -94,9 +104,22 @@ class FarWorkerSet(WorkerSet):
 
     def _far_end(self, index: int) -> str:
         """Why a stand-in ended, if that was for its far worker; otherwise empty."""
-        if index < self._local or not (note := self._door(index).note()):
+        if index < self._local or not (note := self._door(index).note()[0]):
             return ""
         return f"{note} {self._place(index)}"
+
+    def _begun(self, index: int) -> tuple[bool, list[int]]:
+        """Whether a stand-in lost its far worker with batches under way, and which of them that had begun."""
+        held = self._ring.sequences.holds(index)
+        note, begun = self._door(index).note() if index >= self._local else ("", None)
+        return bool(note and held), [sequence for sequence in held if sequence == begun]
+
+    def _is_to_blame(self, index: int) -> bool:
+        lost, begun = self._begun(index)
+        return not lost or bool(begun)
+
+    def _suspects(self, index: int) -> list[int]:
+        return self._begun(index)[1] or super()._suspects(index)
 
     def _place(self, index: int) -> str:
         return "" if self._session is None else self._session.place(index - self._local)
@@ -120,5 +143,6 @@ class FarWorkerSet(WorkerSet):
 
     def _close_pipes(self) -> None:
         super()._close_pipes()
+        self.note_nodes()
         for door in self._doors:
             door.close_note()
