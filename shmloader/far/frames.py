@@ -8,6 +8,7 @@ bytes of the payload.  So nothing is pickled that is not pickled for a local wor
 from __future__ import annotations
 
 import array
+import json
 import struct
 from typing import Any, NamedTuple
 
@@ -81,13 +82,29 @@ def unpack_task(kind: int, data: bytes) -> Any:
     return numbers[0] if kind == NUMBER else numbers
 
 
+def read_about(data: bytes) -> tuple[str, dict[str, str]]:
+    """What comes with READY: the name of the far worker's machine, and its facts.
+
+    Raises:
+        Garbage: It is something else.
+    """
+    try:
+        about = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Garbage(f"facts that are no JSON ({error})") from None
+    node, facts = (about.get("node"), about.get("facts")) if isinstance(about, dict) else (None, None)
+    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in (node, *facts.values())):
+        raise Garbage(f"facts that are no names and texts, in {len(data)} bytes")
+    return str(node), facts
+
+
 def check(answer: Answer, sequence: int, room: int) -> None:
     """Check the head of a batch before anything is received for it.
 
     Args:
         answer: The head.
         sequence: What was asked for.
-        room: How many bytes a slot can have.
+        room: How many bytes the widest ring can have.
 
     Raises:
         Garbage: It is no answer to that.

@@ -11,11 +11,12 @@ import json
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
@@ -47,6 +48,7 @@ from shmloader.ring.tasks import read_task
 from shmloader.worker import random_states
 from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
+from shmloader.worker.sample_generators import AT_HAND
 
 BEAT = 1.0  # seconds between two signs of life
 GRACE = 2.0  # seconds that a sample may go on when nobody waits for it any more
@@ -74,7 +76,7 @@ class Maker:
         self._entries = dict(default_collate_fn_map)
         self._segment = Segment(workers, 2, 2, 1, "memfd", None, remember=False)
         self.ring = TrainerSide(self._segment, False, 1, True, objects.dump_whole)
-        self._segment.format(self.ring)
+        self._segment.format(self.ring, f"far worker {me} of {workers}".encode())  # for `shmloader top` on its machine
         self._side = WorkerSide(self._segment, False, me, 0, 0)
         self._me = me
         self._epoch = -1
@@ -156,6 +158,7 @@ class Maker:
     def close(self) -> None:
         """End, and leave this process as another maker can use it."""
         self._worker.end()
+        AT_HAND.set(None)  # of the last sample: the next loader's samples may have no seeds
         self.ring.close()
         self._segment.close()
         _torch.set_worker_info(None)
@@ -305,6 +308,7 @@ def serve(
 
 
 def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, about: bytes) -> None:
+    me = os.getpid()
     maker = Maker(load, ticket.number, ticket.workers)
     try:
         voice.is_ready(about)
@@ -318,9 +322,26 @@ def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, about: byt
             if maker.is_kept:
                 voice.wait()
                 maker.sent()
+    except BaseException as error:
+        if os.getpid() != me:
+            _end_child(error)
+        raise
     finally:
         voice.end()
         maker.close()
+
+
+def _end_child(error: BaseException) -> NoReturn:
+    """End a process that the dataset forked, by its error, as a local worker's child ends.
+
+    If it went on here, it would write into its parent's ring, knock at the door, and take the parent's place.
+    """
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def _knock(ticket: Ticket) -> Link | None:

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import struct
 from collections import deque
 from typing import Any
@@ -64,10 +63,11 @@ from shmloader.far.frames import (
     Garbage,
     check,
     pack_task,
+    read_about,
 )
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
-from shmloader.ring.segment import Segment
+from shmloader.ring.segment import MOST_RESERVED, Segment
 from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import write_instead
@@ -173,9 +173,9 @@ class _StandIn:
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
         self._begun = None  # its signs of life until now were about its dataset
-        there = json.loads(bytes(link.receive(answer.plan)))
-        self._door.write_node(str(there["node"]))
-        if self._door.facts is not None and (unlike := differences(self._door.facts, there["facts"])):
+        node, there = read_about(bytes(link.receive(answer.plan)))
+        self._door.write_node(node)
+        if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
             self._door.write_note(
                 f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
                 "on all machines (runtime_env does that), or give libraries='warn'."
@@ -210,7 +210,7 @@ class _StandIn:
         """Receive the batch that was taken up, into its slot."""
         ring = self._ring
         answer = self._head(link)
-        check(answer, ring.sequence, ring.slot_stride)
+        check(answer, ring.sequence, MOST_RESERVED)  # a slot may have less room, which is an error of this batch alone
         ring.fetched()
         meta = bytes(link.receive(answer.words))
         beside = link.receive(answer.plan + answer.report + answer.states)

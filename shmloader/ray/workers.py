@@ -101,6 +101,11 @@ class Workers(FarWorkers):
             )
         if libraries not in ("warn", "raise"):
             raise ValueError(f"libraries should be 'warn' or 'raise', but got libraries={libraries!r}.")
+        if address is not None and (not isinstance(address, str) or address in ("", "0.0.0.0", "::")):
+            raise ValueError(
+                f"address should be one at which other machines reach this one, but got address={address!r}. Name that "
+                "one, or leave it out: Ray's own is taken then."
+            )
         self.num = num
         self.num_cpus = num_cpus
         self.resources = resources
@@ -136,10 +141,14 @@ class Workers(FarWorkers):
         with self._lock:
             actors, self._idle = self._idle or self._make(), None
             self._busy.append(actors)
-            reference = self._put({name: arguments[name] for name in HEAVY})
-            others = {name: value for name, value in arguments.items() if name not in HEAVY}
-            for actor, ticket in zip(actors, tickets, strict=True):
-                actor.ends = actor.process.work.remote(ticket, [reference], others)
+            try:
+                reference = self._put({name: arguments[name] for name in HEAVY})
+                others = {name: value for name, value in arguments.items() if name not in HEAVY}
+                for actor, ticket in zip(actors, tickets, strict=True):
+                    actor.ends = actor.process.work.remote(ticket, [reference], others)
+            except BaseException:  # no session will release them, and the next iter() would wait for their CPUs
+                self.release(actors)
+                raise
         return _Session(self, actors)
 
     def _make(self) -> list[_Actor]:

@@ -245,7 +245,7 @@ def order(evidence: Evidence) -> Cause | None:
 
 def cores(evidence: Evidence) -> Cause | None:
     """There are more workers than cores, and they take the cores from one another."""
-    count = len(evidence.workers)
+    count = len(evidence.workers) - evidence.settings.far  # far ones take cores elsewhere
     if count <= evidence.cores or evidence.delayed_share < DELAYED or evidence.runs_share < 0.5:
         return None
     fewer = max(1, int(evidence.cores))
@@ -276,11 +276,13 @@ def work(evidence: Evidence) -> Cause | None:
     busy = evidence.busy_share >= 0.85
     if stage != "collate" and count < needed <= most:
         effect = f"{feeds}: {rate(evidence.rate(needed))}, now {rate(evidence.stats.batches_per_s)}"
-        return Cause("workers", why, f"num_workers={needed}{shared(evidence)}", effect, busy and needed >= count * 1.3)
+        return Cause(
+            "workers", why, f"{in_all(evidence, needed)}{shared(evidence)}", effect, busy and needed >= count * 1.3
+        )
     more = max(1, int(most))
     change = CHEAPER[stage]
     if more > count:
-        change = f"num_workers={more}{shared(evidence)}, and {change}"
+        change = f"{in_all(evidence, more)}{shared(evidence)}, and {change}"
     effect = f"{feeds}; this machine has {plural(evidence.cores, 'core')}"
     if most == evidence.held_workers:
         effect += f", and memory for the batches of {plural(int(most), 'worker')}"
@@ -313,6 +315,12 @@ def smaller_chunks(evidence: Evidence) -> str:
     return (
         "chunk_size" if evidence.settings.chunk_size is None else f"a chunk_size below {evidence.settings.chunk_size}"
     )
+
+
+def in_all(evidence: Evidence, count: int) -> str:
+    """The setting with which a loader has this many workers.  Its num_workers counts the local ones alone."""
+    far = evidence.settings.far
+    return f"num_workers={count - far} beside {plural(far, 'far worker')}" if far else f"num_workers={count}"
 
 
 def shared(evidence: Evidence) -> str:

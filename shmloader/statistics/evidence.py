@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.row_wise import is_row_wise
 from shmloader.statistics.account import wants_detail
@@ -34,6 +35,7 @@ class Settings:
         in_order: Whether batches come in order.
         can_be_cut: Whether a batch can be made of chunks.
         detail: Whether workers sample their stacks.
+        far: How many of the workers are far ones.
     """
 
     num_workers: int = 0
@@ -49,6 +51,7 @@ class Settings:
     in_order: bool = True
     can_be_cut: bool = True
     detail: bool = False
+    far: int = 0
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,7 @@ def settings_of(loader: Any) -> Settings:
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
         detail=wants_detail(options),
+        far=loader.num_workers - local_workers(loader),
     )
 
 

@@ -13,6 +13,7 @@ from shmloader.far.stand_in import stand_in
 from shmloader.far_workers import FarSession, FarWorkers
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, let_through
+from shmloader.trainer.worker_ends import not_started
 from shmloader.trainer.worker_set import WorkerSet
 
 SECRET = 32  # bytes
@@ -61,7 +62,10 @@ class FarWorkerSet(WorkerSet):
         here = facts() if far.libraries == "raise" else None
         with held():
             for number in range(self._local, count):
-                door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
+                try:
+                    door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
+                except OSError as error:
+                    raise _no_door(error, address, number, count) from None
                 self._doors.append(door)
             with let_through():  # to pickle the dataset may take long
                 self._session = far.begin([door.ticket for door in self._doors], arguments)
@@ -146,3 +150,14 @@ class FarWorkerSet(WorkerSet):
         self.note_nodes()
         for door in self._doors:
             door.close_note()
+
+
+def _no_door(error: OSError, address: str, number: int, count: int) -> OSError:
+    """The error to raise if this process cannot listen for a far worker: the system's, with limit and remedy."""
+    if (told := not_started(error, number, count)) is not error:
+        return told
+    return OSError(
+        error.errno,
+        f"far worker {number} cannot connect to {address!r}: {error.strerror or error}. It must be an address of this "
+        "machine that the other machines reach. Give far_workers another address, or none for the one that it finds.",
+    )

@@ -225,7 +225,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "drop_last": self._drop_last,
                 "base_seed": self._seed_of_workers,
                 "init_fn": self._worker_init_fn,
-                "num_workers": self._num_workers,
+                "num_workers": int(self._num_workers),  # for get_worker_info(): a WorkerCount is ours
                 "seeds_samples": self._schedule.seeds_samples,
                 "persists": loader.persistent_workers,
                 "stride": self._schedule.stride,

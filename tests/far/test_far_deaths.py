@@ -20,7 +20,7 @@ from engine import Here, kept_template
 
 import shmloader
 from shmloader.options import Options
-from shmloader.trainer.far_crew import FarCrew
+from shmloader.trainer.far_worker_set import FarWorkerSet
 from shmloader.trainer.templates import context_of
 from shmloader.trainer.watch import runs
 
@@ -92,7 +92,7 @@ def test_a_batch_is_not_blamed_for_far_workers_that_were_gone_before_it() -> Non
     with shmloader.DataLoader(DRAWN, sampler=sampler, batch_size=4, **options) as loader:
         iterator = iter(loader)
         got = [*next(iterator)["name"]]
-        sequences = iterator._crew._ring.sequences
+        sequences = iterator._worker_set._ring.sequences
         while any(map(sequences.owes, range(3))) or sequences.awaited():
             time.sleep(0.01)
         assert far.session is not None
@@ -201,7 +201,7 @@ def test_a_stand_in_that_waits_leaves_by_itself(monkeypatch: pytest.MonkeyPatch)
             return super().begin([], arguments)
 
     left: list[bool] = []
-    monkeypatch.setattr(FarCrew, "_terminate", lambda crew: left.extend(map(runs, crew.workers)))
+    monkeypatch.setattr(FarWorkerSet, "_terminate", lambda worker_set: left.extend(map(runs, worker_set.workers)))
     with shmloader.DataLoader(DRAWN, batch_size=4, far_workers=Late(1)) as loader:
         iter(loader).close()
     assert left == [False]

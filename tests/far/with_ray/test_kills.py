@@ -56,7 +56,7 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.wanted, self.kills, self.taken = kills, 0, 0
         self.stealing = stealing
-        self.numbers = {door.ticket.port: number for number, door in enumerate(iterator._crew._doors)}
+        self.numbers = {door.ticket.port: number for number, door in enumerate(iterator._worker_set._doors)}
         self.since = [-REST] * len(self.numbers)
         self.last_two = deque([-1 - UNDER_WAY] * 2, 2)
         self.random = random.Random(5)

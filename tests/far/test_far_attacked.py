@@ -1,0 +1,329 @@
+"""What attackers of far workers found, each with the least that shows it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import resource
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import assert_same, iterate
+from engine import CONTEXT, Here, kept_template
+from test_wire import PLAN, Pretending, words
+from torch.utils.data import Dataset, get_worker_info
+
+import shmloader
+from shmloader.commands.top.rings import Rings
+from shmloader.far.frames import ANSWER, NO_EPOCH, READY, Answer, Ask, Garbage
+from shmloader.far.layout import Layouts
+from shmloader.far.link import Link
+from shmloader.far.maker import Maker
+from shmloader.ray import Workers
+from shmloader.statistics import causes
+from shmloader.statistics.evidence import Evidence, Settings, settings_of
+from shmloader.statistics.stats import Stats, Times, WorkerStats
+from shmloader.trainer import far_worker_set
+
+GIB = 1 << 30
+PATIENCE = 30  # seconds that a child of a dataset has to end
+
+
+class Forking(Dataset[int]):
+    """Its sample 3 is made in two processes, as by a library that forks and forgets to end the child."""
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index != 3:
+            return -index
+        child = os.fork()
+        if child:
+            return exit_code(child)
+        if self.raises:
+            raise ValueError("in the child")
+        return -index
+
+
+def exit_code(child: int) -> int:
+    """How a child ended; -1 if it did not."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -1
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["goes on", "raises"])
+def test_a_child_that_the_dataset_forked_is_no_far_worker(raises: bool) -> None:
+    """A local worker's child ends by its error.  A far worker's child knocked at the door, and waited for its turn."""
+    loader: Any = shmloader.DataLoader(Forking(raises), batch_size=None, far_workers=Here(1))
+    with loader:
+        assert [int(each) for each in loader] == [0, -1, -2, 1, -4, -5]
+
+
+class Counted(Dataset[str]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> str:
+        info: Any = get_worker_info()
+        return type(info.num_workers).__name__
+
+
+def test_workers_are_told_a_plain_number() -> None:
+    """A batch may have it, and then it would be pickled as a class of ours."""
+    with shmloader.DataLoader(Counted(), batch_size=None, num_workers=1, far_workers=Here(1)) as loader:
+        assert list(loader) == ["int", "int"]
+
+
+class OfSample(Dataset[Any]):
+    """Draws from the sample's own generator."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(4, generator=shmloader.sample_generator())
+
+
+def maker(seeded: bool) -> Maker:
+    arguments = {
+        "dataset": OfSample(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False, "base_seed": 1,
+        "init_fn": None, "num_workers": 1, "seeds_samples": seeded, "persists": False, "stride": 1,
+        "dataset_epoch": None, "left": None, "look_ahead": None, "worker_threads": None,
+    }  # fmt: skip
+    return Maker(lambda: arguments, 0, 1)
+
+
+def made(*seeded: bool) -> list[bytes]:
+    """The first batch of each of some loaders, which one far worker serves one after the other."""
+    got = []
+    for each in seeded:
+        at_work = maker(each)
+        got.append(bytes(at_work.make(Ask(0, 5, 0, 7, NO_EPOCH, 0, 2, 8, 0, 0), [0], b"")[-1]))
+        at_work.sent()
+        at_work.close()
+    return got
+
+
+def test_a_loader_without_seeds_does_not_draw_on_from_the_one_before() -> None:
+    with CONTEXT.Pool(1) as pool:
+        after = pool.apply(made, (True, False))[-1]
+    with CONTEXT.Pool(1) as pool:
+        assert after == pool.apply(made, (False,))[0]
+
+
+def seen_by_top() -> list[str]:
+    at_work = maker(False)
+    labels = [held.ring.totals().label for held in Rings(os.getpid()).find()]
+    at_work.close()
+    return labels
+
+
+def test_top_names_the_ring_of_a_far_worker() -> None:
+    """It was "a dataset" with as many workers as the loader has, once for each far worker of a machine."""
+    with CONTEXT.Pool(1) as pool:
+        assert pool.apply(seen_by_top) == ["far worker 0 of 1"]
+
+
+def always_busy(number: int) -> WorkerStats:
+    return WorkerStats(number, 100, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, cpu_share=0.9, delayed_share=0.3)
+
+
+def advice(cause: Callable[[Evidence], Any], far: int, cores: float) -> str:
+    """What a report advises a loader of three workers, so many of which are far ones; empty if nothing."""
+    times = {"wait": Times(100, 10.0, 0.1), "step": Times(99, 1.0, 0.01), "first_wait": Times()}
+    workers = tuple(map(always_busy, range(3)))
+    stats = Stats("start", 11.0, None, 3, 100, 9.0, 0.9, **times, taken_batches=100, workers=workers)
+    found = cause(Evidence(stats, Settings(3, far=far), cores))
+    return "" if found is None else str(found.change)
+
+
+def test_a_report_counts_far_workers_apart() -> None:
+    """num_workers=8 would have made ten: it counts local workers alone, and far ones take no cores here."""
+    assert advice(causes.work, 0, 8.0).startswith("num_workers=8")
+    assert advice(causes.work, 2, 8.0).startswith("num_workers=6 beside 2 far workers")
+    assert advice(causes.cores, 0, 2.0).startswith("num_workers=2")
+    assert advice(causes.cores, 2, 2.0) == ""
+    loader: Any = shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2))
+    assert (settings_of(loader).num_workers, settings_of(loader).far) == (3, 2)
+
+
+class Wide(Dataset[Any]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((25 << 20 if index == 1 else 4,), index, dtype=torch.uint8)
+
+
+@pytest.fixture
+def _little_address_space() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (16 * GIB, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("_little_address_space")
+def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch() -> None:
+    """The far worker has more room.  So it made the batch, and counted as one that sends what it cannot have made."""
+    options: dict[str, Any] = {"batch_size": None, "prefetch_factor": 200}
+    with shmloader.DataLoader(Wide(), num_workers=1, **options) as loader:
+        here = iterate(loader)
+    with shmloader.DataLoader(Wide(), far_workers=Here(1), **options) as loader:
+        there = iterate(loader)
+    assert here[1].kind is MemoryError and there[1].kind is MemoryError
+    assert "Each of the ring's 203 slots may grow to" in str(there[1].text)
+    assert_same([there[0], there[2]], [here[0], here[2]])
+
+
+class Elsewhere(Here):
+    """Its address is another machine's (RFC 5737 keeps it free)."""
+
+    def address(self) -> str:
+        return "203.0.113.7"
+
+
+def test_an_address_that_is_not_this_machines_is_named() -> None:
+    """It was "Cannot assign requested address"."""
+    with pytest.raises(OSError, match=r"'203.0.113.7': .*must be an address of this machine.*Give far_workers another"):
+        iter(shmloader.DataLoader(NUMBERS, far_workers=Elsewhere(1)))
+
+
+def test_too_few_descriptors_for_all_doors_are_the_error_of_local_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(far_worker_set, "Door", full)
+    with pytest.raises(OSError, match=r"ulimit -n.*1 of 3 workers could be started"):
+        iter(shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2)))
+
+
+# ------------------------------------------------------------------------------------------------- who knows the secret
+
+
+def plan(*tokens: Any) -> bytes:
+    return pickle.dumps(tokens)
+
+
+@pytest.mark.parametrize(
+    ("meta", "pickled", "why"),
+    [
+        (words(7, 0, ~2, 2, 2, 1000, 1), PLAN, "a leaf of shape (2, 2) with strides (1000, 1)"),
+        (words(7, 0, ~2, 2, 2, -1, 4), PLAN, "with strides (-1, 4)"),
+        (words(7, 0, ~2, 2, 2, 1 << 62, 1 << 62), PLAN, "with strides"),
+        (words(7, 0, ~0), plan(torch.float64), "a leaf at 0, of 8 bytes, in 4 bytes"),
+        (words(7, 0, 1, 4), b"junk", "a plan that cannot be read (UnpicklingError"),
+        (words(7, 0, 1, 4), pickle.dumps(5), "a plan that cannot be read (TypeError"),
+        (words(7), plan(), "a plan that cannot be read (IndexError"),
+        (words(7), plan("a", "b"), "a plan that cannot be read (TypeError"),
+        (words(7, 0, 1, 0), plan(numpy.dtype(object)), "a plan with a leaf of dtype object"),
+    ],
+    ids=[
+        "far strides",
+        "a negative stride",
+        "wide strides",
+        "no strides",
+        "junk",
+        "a number",
+        "no plan",
+        "no token",
+        "pointers",
+    ],
+)
+def test_a_layout_that_no_writer_makes_is_refused(meta: bytes, pickled: bytes, why: str) -> None:
+    """The trainer would have said that its memory was overwritten, and would have named no far worker."""
+    with pytest.raises(Garbage) as error:
+        Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), pickled, 4)
+    assert why in str(error.value)
+
+
+def test_a_layout_in_another_order_is_let_through() -> None:
+    """Otherwise the test above might refuse all."""
+    for meta in (words(7, 0, ~3, 2, 1, 2, 1, 5, 2), words(7, 0, ~0)):
+        assert Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), PLAN, 4) == PLAN
+
+
+NUMBERS = Counted()  # one for all, so that they share a template process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _template() -> Iterator[None]:
+    yield from kept_template(NUMBERS)
+
+
+def tells(facts: bytes) -> Callable[[Link], None]:
+    def speak(link: Link) -> None:
+        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
+        link.receive(1)
+
+    return speak
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (b"{]", "facts that are no JSON"),
+        (b"\xff", "facts that are no JSON"),
+        (b"[" * 100_000, "facts that are no JSON"),
+        (b"[1]", "facts that are no names and texts, in 3 bytes"),
+        (b'{"torch": [1]}', "facts that are no names and texts"),
+    ],
+    ids=["no JSON", "no text", "deep", "a list", "no texts"],
+)
+def test_facts_that_are_none_are_refused(facts: bytes, why: str) -> None:
+    """The stand-in ended by an error of Python's, which the trainer called an exit with code 1."""
+    far = Pretending(tells(facts), libraries="raise")
+    with shmloader.DataLoader(NUMBERS, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
+        next(iter(loader))
+    assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------------------------------ Ray
+
+
+class Counting(Workers):
+    """Its actors are counted, and nothing can be sent to them."""
+
+    made = 0
+
+    def _make(self) -> list[Any]:
+        self.made += 1
+        return [object()] * self.num
+
+    def _put(self, heavy: dict[str, Any]) -> Any:
+        raise TypeError("it cannot be pickled")
+
+
+def test_actors_are_free_again_when_the_dataset_could_not_be_sent() -> None:
+    """The next iter() started as many again, and waited for CPUs that the first ones held."""
+    workers = Counting(2)
+    heavy = dict.fromkeys(("dataset", "collate_fn", "init_fn", "pool"))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="it cannot be pickled"):
+            workers.begin([], heavy)
+    assert workers.made == 1
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "", 5])
+def test_an_address_that_no_actor_reaches_is_refused(address: Any) -> None:
+    """Actors would have looked for the trainer on their own machines, and the first batch would have never come."""
+    with pytest.raises(ValueError, match=r"but got address=.*Ray's own is taken then"):
+        Workers(1, address=address)
