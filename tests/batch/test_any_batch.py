@@ -654,7 +654,13 @@ def test_too_deep_nesting_raises_in_its_place(depth: int) -> None:
         return made
 
     got = deliver(shmloader.DataLoader, [lambda: 0, deep, lambda: 1])
-    assert (got[0], got[1].kind, got[2]) == (0, RecursionError, 1)
+    assert (got[0], got[2]) == (0, 1)
+    if depth < 300_000 and sys.version_info >= (3, 14):  # pickle goes deeper there: its limit is the C stack
+        for _ in range(depth):
+            (got[1],) = got[1]
+        assert got[1].tolist() == [1]
+    else:
+        assert got[1].kind is RecursionError
 
 
 # ----------------------------------------------------------------------------------------------- what cannot be pickled
