@@ -399,9 +399,10 @@ def test_arrays(spare: int) -> None:
     assert_same(ours.pop(swapped), ARRAYS["non-native"]())
     assert theirs.pop(swapped).tolist() == ARRAYS["non-native"]().tolist()
     if pickle.DEFAULT_PROTOCOL >= 5:  # CPython 3.14: what torch pickles stays read-only; docs/limits.md
-        locked_at = [name for name in ARRAYS if name != "non-native"].index("read-only")
-        assert not theirs[locked_at].flags.writeable
-        theirs[locked_at] = theirs[locked_at].copy()
+        names = [name for name in ARRAYS if name != "non-native"]
+        assert not theirs[names.index("read-only")].flags.writeable
+        for at in map(names.index, ("read-only", "read-only datetime", "from bytes")):
+            theirs[at] = theirs[at].copy()
     assert_same(ours, theirs)
 
 
