@@ -18,7 +18,7 @@ import sys
 import types
 
 # What most scripts import, and what the modules of tests import that some scripts use.
-import numpy
+import numpy.random
 import psutil
 import pytest
 import torch.utils.data

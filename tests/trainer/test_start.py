@@ -49,6 +49,29 @@ def test_the_dataset_is_not_looked_through_by_the_collector(start: str) -> None:
     assert before - 100 < gc.get_freeze_count() <= before  # some that were frozen may have been freed
 
 
+def test_a_forked_worker_imports_nothing() -> None:
+    text = """
+import sys
+import torch.utils.data, shmloader
+
+class Imported(torch.utils.data.Dataset):
+    before = ()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return " ".join(name for name in sys.modules if name.startswith(("numpy", "torch", "shmloader"))
+                        and name not in self.before)
+
+Imported.before = set(sys.modules)
+for batch in shmloader.DataLoader(Imported(), batch_size=4, num_workers=1, multiprocessing_context="fork"):
+    print(batch)
+"""
+    ran = run_script(text, fresh=True)
+    assert (ran.out, ran.err) == ("['', '', '', '']\n", "")
+
+
 class Counted(Dataset):
     """Notes in a file each time it is pickled."""
 
