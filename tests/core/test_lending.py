@@ -339,7 +339,7 @@ class KeepsAndCannotBeRead(KeepsAll):
     ],
     ids=["memo", "memo of some", "last", "all", "all, own map", "memo, own map"],
 )
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.long), True])
 def test_collate_functions_that_keep_batches(make: Any, persistent: bool) -> None:
     def run(kind: type) -> Any:
         loader = kind(Numbered(60), num_workers=2, collate_fn=make(), persistent_workers=persistent)

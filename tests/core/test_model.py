@@ -93,6 +93,8 @@ LARGE = (
     "stolen, ended at any time",
     "a worker killed, any order, which remembers",
     "ragged chunks, lent",
+    "ragged chunks, stolen",
+    "a window, a worker killed",
 )
 
 # mutant -> what it runs in, and what it violates

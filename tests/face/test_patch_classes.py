@@ -240,7 +240,7 @@ def test_loaders_of_a_named_class_are_ours_and_theirs(kind: Any, quietly: None) 
     assert not isinstance(build(kind), shmloader.DataLoader)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("kind", REACHED)
 @pytest.mark.parametrize("named", [True, False])
 def test_a_class_whose_iterator_comes_by_another_way_is_reached(

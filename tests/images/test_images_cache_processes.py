@@ -44,7 +44,7 @@ own_memory, root = kept_pictures.own_memory, kept_pictures.root
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "template"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", pytest.param("template", marks=pytest.mark.long)])
 def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True}
     options |= {

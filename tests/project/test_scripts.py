@@ -62,6 +62,7 @@ SAME = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.version.cuda is not None, reason="with a driver each script has a new interpreter")
 def test_the_server_runs_it_whichever_test_starts_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     close_server()

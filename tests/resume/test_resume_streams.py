@@ -115,7 +115,7 @@ quiet = pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
     ("workers", "options"),
     [
         (0, {}),
-        (1, {}),
+        pytest.param(1, {}, marks=pytest.mark.long),
         (2, {}),
         pytest.param(3, {"drop_last": True}, marks=pytest.mark.long),
         pytest.param(2, {"batch_size": None}, marks=pytest.mark.long),

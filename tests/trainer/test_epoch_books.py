@@ -62,7 +62,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("resumed", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("options", FORMS, ids=label)
 def test_a_closed_iterator_keeps_its_epoch_where_it_is(options: dict[str, Any], resumed: bool) -> None:
     seed_all()

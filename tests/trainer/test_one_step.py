@@ -163,7 +163,7 @@ class InterruptedSampler:
         self.drawn = itertools.count()
 
 
-@pytest.mark.parametrize("at", [0, 1, 16, 17, 200, LENGTH - 1])
+@pytest.mark.parametrize("at", [0, 16, LENGTH - 1, *(pytest.param(at, marks=pytest.mark.long) for at in (1, 17, 200))])
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
 def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], at: int) -> None:
     """It ends the generators, of the sampler and of the batch sampler."""

@@ -31,7 +31,7 @@ def wrapped_rows(samples: list[Any]) -> Any:
 
 @pytest.mark.parametrize("collate_fn", [None, wrapped])
 @pytest.mark.parametrize("columns", [PLAIN, [*PLAIN, *ODD, mixed], [mixed, *ODD]], ids=["plain", "both", "odd"])
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_every_batch_is_torchs(columns: list[Draw], collate_fn: Any, seed: int) -> None:
     """Values, dtypes, types and errors, with their tracebacks, of hundreds of batches."""
     samples, batches = drawn(seed, 250, columns)
@@ -130,7 +130,7 @@ def mine_from(key: Any, forget: bool = False) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("key", [torch.Tensor, numpy.ndarray, float, int, str, tuple, dict, bool, Pair, numpy.float32])
 @pytest.mark.parametrize("where", ["here", "in the worker", "in the dataset"])
-@pytest.mark.parametrize("collate_fn", [None, wrapped])
+@pytest.mark.parametrize("collate_fn", [None, pytest.param(wrapped, marks=pytest.mark.long)])
 def test_an_entry_of_the_users_wins(key: Any, where: str, collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "here":
         monkeypatch.setitem(default_collate_fn_map, key, mine)
