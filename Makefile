@@ -137,9 +137,9 @@ di-engine: $(DI_ENGINE)/installed
 # .ci/run takes half an hour on two cores: make test (the environment four minutes, the suite five), a minute of attack,
 # test-long with fewer kills and a minute of chaos (ten), and test-cuda with the torch that all is pinned to (five).
 #
-# One pytest a core and two more, up to six: most tests wait for processes.  Each has leftovers of its own to answer for
+# One pytest a core and one more, up to four: most tests wait for processes.  Each has leftovers of its own to answer for
 # (tests/conftest.py).
-PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 2 : 6))) --dist worksteal
+PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) --dist worksteal
 
 # Most of the time goes into forks, and those take half as long where Python's memory lies in huge pages.
 IN_HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
