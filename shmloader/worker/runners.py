@@ -136,13 +136,13 @@ class Coroutines:
         except RuntimeError:
             self._run_here(task)
             return
-        thread = threading.Thread(target=self._run_here, args=(task,), name="shmloader samples")
-        thread.start()
+        beside = _InAnotherThread(lambda: self._run_here(task))
         try:
-            thread.join()
+            beside.run()
         except BaseException:  # Ctrl-C: the loop must not run on when the caller continues
-            self._loop.call_soon_threadsafe(task.cancel)
-            thread.join()
+            if not beside.prevent():
+                self._loop.call_soon_threadsafe(task.cancel)
+                beside.wait()
             raise
 
     def _run_here(self, task: asyncio.Task[Any]) -> None:
@@ -167,6 +167,40 @@ class Coroutines:
                 awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
             parts += reversed(frames)
         return "".join(f"{line}\n" for line in parts)
+
+
+class _InAnotherThread:
+    """Runs a call in a thread that lives as long as the call.
+
+    An exception of a signal handler may break off run() at any line.  Thread.join() must not be used here: where it is
+    broken off, CPython before 3.13 takes the thread for ended.  Nor does an ident tell whether start() came to its end.
+
+    Args:
+        call: What to run.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._ended = threading.Event()
+        self._first = threading.Lock()  # taken by the one that comes first: the thread, or prevent()
+
+    def run(self) -> None:
+        threading.Thread(target=self._run, name="shmloader samples").start()
+        self._ended.wait()
+
+    def prevent(self) -> bool:
+        """Keep the call from beginning; False if it has begun."""
+        return self._first.acquire(blocking=False)
+
+    def wait(self) -> None:
+        self._ended.wait()
+
+    def _run(self) -> None:
+        if self._first.acquire(blocking=False):
+            try:
+                self._call()
+            finally:
+                self._ended.set()
 
 
 async def _awaited(get: Get, index: Any, draws: Draws) -> Any:
