@@ -22,6 +22,8 @@ cdef class Lane:
     cdef void claimed(self, ring_entry *entry) noexcept
     cdef void fetched(self) noexcept                                # the samples of the claimed sequence are there
     cdef void published(self) noexcept                              # it is about to be published
+    cdef void put_aside(self) noexcept                              # another sequence will be claimed first
+    cdef void taken_up(self, ring_entry *entry) noexcept            # a sequence that was put aside
     cdef void turned_away(self) noexcept                            # the worker turns to another ring
     cdef void turned_to(self) noexcept                              # and comes back
     cdef void probe(self, uint64_t time) noexcept

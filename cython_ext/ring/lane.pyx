@@ -81,6 +81,16 @@ cdef class Lane:
         if time - self.probed_at >= PROBE:
             self.probe(time)
 
+    cdef void put_aside(self) noexcept:
+        self.entry = NULL
+
+    cdef void taken_up(self, ring_entry *entry) noexcept:
+        """What was put aside is what the worker does now.  It began when nothing before it was left to do."""
+        self.entry = entry
+        self.claimed_at, self.fetched_at = max(ring_noted(&entry.claimed_at), self.published_at), 0
+        ring_note(&entry.claimed_at, self.claimed_at)
+        ring_note_doing(self.worker, RING_FETCHES, self.claimed_at)
+
     cdef void turned_away(self) noexcept:
         if self.probed_at:
             self.probe(now())
