@@ -12,6 +12,7 @@ cdef class Lane:
     cdef ring_entry *entry              # of the sequence that is claimed
     cdef uint64_t claimed_at, fetched_at, published_at
     cdef uint32_t epoch                 # of what was claimed last
+    cdef int aside                      # how many sequences are claimed and put aside
     cdef bint slept                     # since the last sequence was published
     cdef uint64_t waited                # by the trainer, when this worker went to sleep
     cdef uint64_t cpu, delay            # at the last probe

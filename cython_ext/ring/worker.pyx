@@ -137,46 +137,6 @@ cdef class WorkerSide(Ring):
                 PyErr_CheckSignals()
         return self.begin()
 
-    # ------------------------------------------------------------------------------------------ several at a time
-
-    def claim_at_once(self):
-        """Claim the next sequence if one is open now.
-
-        Returns:
-            As claim(); None where nothing is open.
-        """
-        self.check_not_forked()
-        while not self.over() and self.find_open():
-            if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.who, self.me):
-                return self.begin()
-        return None
-
-    def put_aside(self):
-        """Leave what is claimed, of which nothing is written yet, so that another sequence can be claimed.
-
-        Returns:
-            What take_up() needs.  If this process dies, the trainer opens again all that it has claimed.
-        """
-        self.check_claimed()
-        if self.rows or self.used:
-            raise RuntimeError("a chunk, or a batch that is half written, cannot be put aside")
-        left = self.cursor, self.current, self.task_bytes, self.to_leave
-        self.current = -1
-        self.cursor += 1
-        self.lane.put_aside()
-        return left
-
-    def take_up(self, tuple left) -> None:
-        """Go on with what was put aside."""
-        self.check_not_forked()
-        if self.current >= 0:
-            raise RuntimeError(f"sequence {self.cursor} is claimed, and was not put aside")
-        self.cursor, self.current, self.task_bytes, self.to_leave = left
-        self.used = self.state_size = self.row = self.rows = 0
-        self.listed, self.begins_batch = False, True
-        self.follow(self.current)
-        self.lane.taken_up(&self.entry[self.cursor % self.entries])
-
     cdef object begin(self):
         """The task of the sequence at the cursor, which this worker has claimed."""
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]

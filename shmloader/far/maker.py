@@ -243,15 +243,12 @@ class _Voice:
         """Give a sign of life about a batch that was begun, unless another thread sends something now."""
         while self._said != self._making and self._sending.acquire(blocking=False):
             try:
-                self._give_sign()
+                self._said = making = self._making
+                if making is not None:
+                    with contextlib.suppress(Gone):  # the next look sees that it is hung up
+                        self._link.send(beat(making))
             finally:
                 self._sending.release()
-
-    def _give_sign(self) -> None:
-        self._said = making = self._making
-        if making is not None:
-            with contextlib.suppress(Gone):  # the next look sees that it is hung up
-                self._link.send(beat(making))
 
     def _beat(self) -> None:
         alone = 0.0
@@ -263,11 +260,9 @@ class _Voice:
             if alone >= GRACE:
                 self._abandon()
                 return
-            if not alone and self._sending.acquire(blocking=False):
-                try:
-                    self._give_sign()
-                finally:
-                    self._sending.release()
+            if not alone:
+                self._said = None
+                self._say()
 
     def end(self) -> None:
         """No more.  A batch that is being sent is given up."""

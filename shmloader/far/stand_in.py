@@ -21,8 +21,10 @@ NOTE [ Far workers ]
        the ring as a local worker's do.  The next stand-in reads them there, and sends them with its first request.
     6. A far worker is asked for `in_flight` batches at once, so that it need not wait for the next request while a
        batch travels.  The stand-in claims them one by one, as long as the ring has some open, and publishes them in the
-       order in which it has claimed them.  It waits for the ring only if it waits for no batch.  It sends a long
-       request only if it waits for no batch either.  Otherwise both ends might wait for the other one to read.
+       order in which it has claimed them.  It waits for the ring only if it waits for no batch.  While a far worker
+       makes a batch or waits until one is sent, it reads no request.  So the requests that it has not read must fit
+       into what the kernel holds for a connection.  If one more does not fit, it is sent when no batch is under way.
+       Otherwise both ends might wait for the other one to read.
     7. A death counts against the batch that the far worker had begun, which the last sign of life says, and against
        none if the far worker was gone before it began any.  Otherwise the three stand-ins of a node that is gone might
        claim one batch in turn, and be its three deaths.
@@ -40,12 +42,14 @@ import contextlib
 import gc
 import struct
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_writer import Writer
+from shmloader.core.claims import Claims
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
 from shmloader.core.worker import WorkerSide
@@ -72,7 +76,7 @@ from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import write_instead
 
-LONG = 1 << 16  # bytes of a request, for which the far end may have no room before it has sent a batch
+MOST_UNREAD = 1 << 16  # bytes of requests that the kernel holds, on either machine, until the far worker reads them
 LOST = 79  # the exit code of a stand-in whose far worker is lost
 
 
@@ -145,25 +149,28 @@ class _StandIn:
 
     def _make_batches(self, link: Link) -> None:
         ring = self._ring
-        claimed: deque[tuple[int, ...]] = deque()  # what take_up() needs of each batch
+        claims = Claims(ring)
+        sizes: deque[int] = deque()  # bytes of each request
         late: list[bytes] = []  # the request for the last of them, if it is not sent yet
         while True:
-            if late and len(claimed) == 1:
+            if late and len(claims) == 1:
                 link.send(*late)
                 late = []
-            while not late and len(claimed) < self._door.in_flight:
-                written = ring.claim_at_once() if claimed else ring.claim()
+            while not late and len(claims) < self._door.in_flight:
+                written = claims.claim_at_once() if claims else ring.claim()
                 if written is None:
                     break
                 request = self._request(written)
-                if claimed and sum(map(len, request)) > LONG:
+                sizes.append(sum(map(len, request)))
+                if claims and sum(islice(sizes, 1, None)) > MOST_UNREAD:  # it makes the first, so it has read that
                     late = request
                 else:
                     link.send(*request)
-                claimed.append(ring.put_aside())
-            if not claimed:
+                claims.put_aside()
+            if not claims:
                 return
-            ring.take_up(claimed.popleft())
+            claims.take_up()
+            sizes.popleft()
             self._receive(link)
             ring.publish(FILLED)
 

@@ -99,9 +99,17 @@ def is_ready(link: Link) -> Ask:
     """Be ready, and wait for a request."""
     told = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
     link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
-    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
-    link.receive(ask.task + ask.states)
-    return ask
+    return receive_ask(link)
+
+
+def until_gone(link: Link) -> None:
+    """Receive what else the stand-in asks for, until that is gone.
+
+    A far worker that left before would be lost with a batch under way.  That is an error, also for a loader that has a
+    batch to hand out.
+    """
+    while True:
+        link.receive(1)
 
 
 PLAN = pickle.dumps((torch.uint8,))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from pretended import PLAN, words
 
 from shmloader.far.facts import differences, facts
 from shmloader.far.frames import (
@@ -26,12 +27,6 @@ from shmloader.far.frames import (
 )
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Link
-
-PLAN = pickle.dumps((torch.uint8,))
-
-
-def words(*numbers: int) -> bytes:
-    return struct.pack(f"{len(numbers)}q", *numbers)
 
 
 @pytest.mark.parametrize("task", [5, -1, [], [3, 1, 2], pickle.dumps("a key")])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from engine import Here, kept_template
-from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, receive_ask, words
+from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, receive_ask, until_gone, words
 from torch.utils.data import Dataset
 
 import shmloader
@@ -60,10 +60,9 @@ def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
             link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
             if len(asked) < 4:
                 asked.append(receive_ask(link).sequence)
-        link.receive(1)
+        until_gone(link)
 
-    far = Pretending(speak)
-    far.in_flight = in_flight
+    far = Pretending(speak, in_flight=in_flight)
     with shmloader.DataLoader(range(16), batch_size=4, far_workers=far, prefetch_factor=4) as loader:
         iterator = iter(loader)
         opened.set()
@@ -71,37 +70,38 @@ def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
     assert asked == [0, 1, 2, 3] and waits == [True]
 
 
-def test_a_long_request_waits_until_no_batch_is_under_way() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "in_flight", "known"),
+    [((1, 1, 100_000, 1), 2, (2, 2, 4, 4)), ((5_000, 5_000, 5_000, 5_000), 4, (2, 2, 4, 4))],
+    ids=["one is long", "together they are long"],
+)
+def test_a_long_request_waits(sizes: tuple[int, ...], in_flight: int, known: tuple[int, ...]) -> None:
+    """The far worker would not read it while it sends a batch: so many requests have come before each answer."""
     asked: list[int] = []
     waits: list[bool] = []
     opened = threading.Event()
-    many = [0] * 100_000
 
     def speak(link: Link) -> None:
         poll = select.poll()
         poll.register(link, select.POLLIN)
         assert opened.wait(60)
         asked.append(is_ready(link).sequence)
-        asked.append(receive_ask(link).sequence)
         for k in range(4):
+            while len(asked) < known[k]:
+                asked.append(receive_ask(link).sequence)
+            waits.append(not poll.poll(200))
             plan = b"" if k else PLAN
             answer = GOOD._replace(sequence=k, plan=len(plan))
             link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
-            if k in (0, 2):  # the long one is not sent yet, and no other one before it
-                waits.append(not poll.poll(200))
-            elif k == 1:
-                asked.append(receive_ask(link).sequence)
-                asked.append(receive_ask(link).sequence)
-        link.receive(1)
+        until_gone(link)
 
-    sampler: Any = [[0], [1], many, [3]]
-    with shmloader.DataLoader(
-        DATASET, batch_sampler=sampler, far_workers=Pretending(speak), prefetch_factor=4
-    ) as loader:
+    far = Pretending(speak, in_flight=in_flight)
+    sampler: Any = [[0] * size for size in sizes]
+    with shmloader.DataLoader(DATASET, batch_sampler=sampler, far_workers=far, prefetch_factor=4) as loader:
         iterator = iter(loader)
         opened.set()
         assert [batch.tolist() for batch in iterator] == [[k] * 4 for k in range(4)]
-    assert asked == [0, 1, 2, 3] and waits == [True, True]
+    assert asked == [0, 1, 2, 3] and waits == [True] * 4
 
 
 class Touching(Dataset[torch.Tensor]):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import assert_same
 from engine import Here, kept_template
-from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, words
+from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, until_gone, words
 
 import shmloader
 from shmloader.far import door as door_module
@@ -183,7 +183,7 @@ def says(**wrong: Any) -> Callable[[Link], None]:
     def speak(link: Link) -> None:
         is_ready(link)
         link.send(ANSWER.pack(*GOOD._replace(**wrong)), after)
-        link.receive(1)  # until the stand-in is gone
+        until_gone(link)
 
     return speak
 
@@ -195,7 +195,7 @@ def cut_short(link: Link) -> None:
 
 def no_answer(link: Link) -> None:
     link.send(os.urandom(4096))
-    link.receive(1)
+    until_gone(link)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_the_same_answers_without_a_fault_are_a_batch() -> None:
         for byte in b"\x01\x02\x03\x04":  # slowly
             time.sleep(0.01)
             link.send(bytes([byte]))
-        link.receive(1)
+        until_gone(link)
 
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=Pretending(speak)) as loader:
         assert_same(next(iter(loader)), torch.tensor([1, 2, 3, 4], dtype=torch.uint8))
@@ -276,7 +276,7 @@ def test_other_libraries_are_refused_where_asked() -> None:
     def speak(link: Link) -> None:
         told = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
         link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
-        link.receive(1)
+        until_gone(link)
 
     far = Pretending(speak, libraries="raise")
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
