@@ -127,7 +127,9 @@ class Door:
 
     def node(self) -> str:
         """The machine of the far worker; empty if there is none now."""
-        return "" if self._note < 0 else node_in(self._note)
+        with contextlib.suppress(OSError):  # another thread has closed it since this one looked
+            return "" if self._note < 0 else node_in(self._note)
+        return ""
 
     def forget_note(self) -> None:
         """Another stand-in begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -91,7 +92,8 @@ class Session(FarSession):
                     del living[far]
 
     def kill(self, far: int, number: int = signal.SIGKILL) -> None:
-        os.kill(self.processes[far].pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before, and is about to be started again
+            os.kill(self.processes[far].pid, number)
 
     def wait(self) -> None:
         pass

@@ -158,9 +158,9 @@ def soak(schedule: str, kills: int, killer_of: Any) -> None:
         deaths = loader.stats().worker_deaths
         print(f"{schedule}: {killer.kills} kills, {deaths} deaths of stand-ins, {epoch} epochs of {BATCHES} batches")
         assert deaths is not None and deaths >= kills // 2  # otherwise hardly a kill struck an actor at work
-    killer.stop.set()
-    killer.join()
     assert until(lambda: not actors())
+    killer.stop.set()  # only now: the node that it has added ends, and could no longer end an actor that starts
+    killer.join()
 
 
 @SCHEDULES
