@@ -64,8 +64,9 @@ typedef struct {
  * The source of the statistics, of `shmloader top` and of a trace.  Times are CLOCK_MONOTONIC in nanoseconds, which all
  * processes of a machine share.  Amounts only grow; those named _ns are nanoseconds.
  *
- *     1. Each figure has one writer, and no memory is read because of a figure.  So ring_note and ring_add are
- *        relaxed, and no figure has a part in the protocol: the model in tests/core/model knows none of them.
+ *     1. Each figure has one writer, and no process takes a figure as a sign that it may read other memory.  So
+ *        ring_note and ring_add are relaxed, and no figure has a part in the protocol: the model in tests/core/model
+ *        knows none of them.
  *     2. The stamps of a sequence lie in the lines that travel with it anyway: the worker writes them before
  *        ring_publish, so the trainer, which has loaded READY, reads those of the sequence that it takes.
  *     3. The figures of each worker, and of the trainer, lie in a cache line of their own.  So they cost other cores
@@ -289,7 +290,7 @@ static inline void ring_strike(ring_payload *p, uint64_t bits)
 
 /* NOTE [ Cache table ]
  *
- * An open-addressed table of words has the place of each picture that is kept decoded.  All processes of a user map it.
+ * An open-addressed table of words says where each picture lies that is kept decoded.  All processes of a user map it.
  * A word is 0, a claim or an entry:
  *
  *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40

@@ -5,9 +5,9 @@ NOTE [ Read elsewhere ]
     1. accelerate, Ray Train and others take a loader of ours apart and build another one from its attributes, without
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
-    2. Every loader of torch's calls the `__init__` of one of torch's two iterators, and there is no other such place.
-       It is watched while that can matter: while there is a note of a loader that was not iterated over yet, a loader
-       of a class that is not ours, or a patch.  Otherwise torch's classes are as torch made them.
+    2. All loaders of torch's have only one place in common: each calls the `__init__` of one of torch's two iterators.
+       We watch these two calls while they can matter: while there is a note of a loader that was not iterated over
+       yet, a loader of a class that is not ours, or a patch.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
        workers and the same collate function, its loader was probably built from ours.  That is a warning, once.
     4. If code that names torch's class makes torch's iterator for a loader of ours that could ride, the loader has

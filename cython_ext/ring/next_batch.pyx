@@ -39,15 +39,16 @@ cdef class Steps:
            index that was drawn and not opened, and the batch that was taken and not handed out.  The next call
            continues from there.  No batch is lost, except one that next() had already returned.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
-           following next() returns that batch, and opens nothing.  Otherwise, if memory is short for long, no batch
-           that is made would come out.
-        2. If the handler raised in the sampler, the sampler's place may be lost, because that ends a generator.  Then
-           the indices up to that place are drawn again, or an error reports that this is impossible (source.py).
+           following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
+           raise each time, and the user would never get the batches that are ready.
+        2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
+           ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
+           (source.py).
         3. Several threads may call next() of one iterator.  One of them is in here.  The others wait until it has left,
            on a lock that is used for nothing else.  The GIL makes reading and setting `occupied` one step.
         4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
-        5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more
+        5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices
            (next_epoch.py), and opens its batches while those of the current one are taken.  They are two objects with
            numbers of their own, so an error in the next epoch leaves the current one unchanged.  The next epoch is
            then marked as failed.  iter() begins it again, and raises the error if it comes again.

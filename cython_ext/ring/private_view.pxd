@@ -3,11 +3,12 @@
 
 NOTE [ Private view ]
 
-Training code normalises in place.  The writes of one reader must be seen neither by other readers nor by the worker
-that fills the slot next.  So each process that reads maps the payloads a second time, privately (MAP_PRIVATE).  Reading
-costs no more than with a shared mapping.  The first write to a page gives this process its own copy of the page.  Later
-the copy would hide the next batch in the slot.  So before a payload is lent again, the written pages must be dropped.
-There are three ways to find them, and the first one that this machine allows is used:
+Training code writes to batches, for example to normalise them.  The writes of one reader must be seen neither by other
+readers nor by the worker that fills the slot next.  So each process that reads maps the payloads a second time,
+privately (MAP_PRIVATE).  Reading costs no more than with a shared mapping.  The first write to a page gives this
+process its own copy of the page.  Later the copy would hide the next batch in the slot.  So before a payload is lent
+again, the written pages must be dropped.  There are three ways to find them, and the first one that this machine allows
+is used:
 
     "noted"     The kernel records first writes (userfaultfd with asynchronous write protection, Linux 6.7), and one
                 ioctl (PAGEMAP_SCAN) lists those pages.  About 15 us for 38 MB without any write.

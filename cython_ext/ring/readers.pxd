@@ -36,10 +36,9 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        payload for each batch under way, and the spare ones of all readers.  The conductor waits for such a copy, but
        never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
-    7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If a reader is killed
-       between the two, the others sleep on.  So bury() tolls the conductor's bell; and the thread in which each reader
-       listens to the conductor tolls the readers' bell.  A worker may die at the same point, so a worker's death tolls
-       both bells, too.
+    7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
+       two, the others sleep on.  So each death tolls the bells: bury() both for a reader, and the conductor both for a
+       worker.  If the conductor dies, the thread in which each reader listens to it tolls the readers' bell.
     8. If there is no reader, and the conductor does not read itself, it opens nothing.  Ready batches stay ready.
 
 Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  In each reader

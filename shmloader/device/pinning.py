@@ -24,7 +24,7 @@ delivered in its slot, with `is_pinned()` true and no copy.
        copied, so nothing ever waits for a device.
        The trainer does this for every second batch, or for each one while slots are scarce.  In all usual cases it is
        one call of C, in reclaim.pyx, which calls the driver without the GIL and reuses its events.  The Python code
-       here covers all cases: foreign streams, streams that nobody was seen to choose, errors, ROCm, and the end.
+       here covers all cases: foreign streams, streams that became current unseen, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code
        ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams are
        enough, and no slot waits for the consumer's computation.

@@ -5,7 +5,7 @@ NOTE [ Prefetcher ]
     1. The thread takes batches from the iterator below (the source), in order.  It passes each to a stage, and puts the
        result into a queue, with a number.  If something raises, the error goes into the queue at that place, and is
        raised in the caller.  The caller reports the number of each batch that it hands out.  So the thread knows how
-       many are ready: at most `depth`, whatever they take on the device.  Both queues sleep in the kernel, without
+       many are ready: at most `depth`, however much device memory they take.  Both queues sleep in the kernel, without
        polling.
     2. The thread knows the source, the stage and the queues, but not the iterator.  So an iterator that is dropped is
        collected, and that ends its thread.  A thread lives for one epoch, and shares a Run with its caller.

@@ -27,7 +27,7 @@ __all__ = ["Cache"]
 
 _PLANES = b"planes 1"  # the decoder's output; if its contents or their order change, so must the number
 _STATUS = struct.Struct("<QQ")
-_WORD = 2**64 - 1  # bits of a time of change that a key has: the time may be before 1970, or after 2554
+_WORD = 2**64 - 1  # bits of a modification time that a key has: the time may be before 1970, or after 2554
 
 # How claims name this process: its pid and its start time.
 _process = (0, 0)
@@ -187,7 +187,7 @@ def _open_store(options: CacheOptions, pictures: int, first: Place | None = None
 
 
 def _key(path: str, status: tuple[int, int]) -> bytes:
-    """The key of a picture: its path, size and time of change, and the version of the decoder's output."""
+    """The key of a picture: its path, size and modification time, and the version of the decoder's output."""
     name = os.fsencode(path if path.startswith("/") else os.path.join(os.getcwd(), path))
     return blake2b(name, digest_size=16, salt=_STATUS.pack(status[0], status[1] & _WORD), person=_PLANES).digest()
 

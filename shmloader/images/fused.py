@@ -150,7 +150,7 @@ def fuse(
         rows: a file that keeps where the rows of each picture begin, about half a KB a picture.  The first epoch fills
             it and takes a little longer.  From the second epoch on, also in later runs, only the crop's rows of a
             picture are decoded, each up to the crop's right edge.  An entry is valid while the picture's path, size and
-            time of change stay the same.  The file belongs to one list of pictures, so give each dataset its own.
+            modification time stay the same.  The file belongs to one list of pictures, so give each dataset its own.
         cache: keeps decoded pictures, so that no later epoch, and no other worker, rank or job of yours, decodes them
             again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file ("train.cache"), which
             later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is evicted.  A picture takes

@@ -4,8 +4,8 @@ A JPEG file can only be read from its beginning: to know where a row begins, one
 
 The file has a header, an entry of fixed size for each sample, and then the marks of the pictures, 12 bytes for each row
 of 8 or 16 pixels, in the order in which they were made.  A worker that makes marks appends them and then writes their
-entry, with one write each.  An entry names the picture's path, size and time of change, and has a checksum over itself
-and the marks.  An entry that a death or a full disk tore has the wrong checksum, and is ignored.
+entry, with one write each.  An entry names the picture's path, size and modification time, and has a checksum over
+itself and the marks.  An entry that a death or a full disk tore has the wrong checksum, and is ignored.
 
 The header names the dataset that the file belongs to, by a hash of the paths of all samples in their order.  Each
 process compares the hash when it opens the file.  Otherwise two datasets with one file would overwrite each other's
@@ -35,7 +35,7 @@ _MAGIC = b"shmloader rows 2"
 _HEADER = struct.Struct("<16sQ16s")  # magic, entries, hash of the samples' paths
 _ENTRY = struct.Struct("<QQQIII")  # size and mtime of the picture; where its marks are, bytes of them; path; checksum
 _SUMMED = _ENTRY.size - 4
-_WORD = 2**64 - 1  # bits of a time of change that an entry has: the time may be before 1970, or after 2554
+_WORD = 2**64 - 1  # bits of a modification time that an entry has: the time may be before 1970, or after 2554
 _LONGEST = 12 * 65536 // 8  # bytes: the marks of the tallest picture, with rows of 8 pixels
 
 

@@ -301,8 +301,9 @@ class Host:
                 given = ring.readers.admit(at, index)
                 assert given is not None, "there are more readers than indices"
             except LookupError:
-                for other in cursors:
-                    self._rings[other].readers.bury(index or 0)
+                if index is not None:
+                    for other in cursors:
+                        self._rings[other].readers.bury(index)
                 raise RuntimeError(self._gone_text(ring, hello)) from None
             index, cursors[number] = given
         return index, cursors

@@ -9,7 +9,7 @@ once, and opening it reads only the header.  A lookup reads words through memory
 than a microsecond.
 
 A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
-keeps it, two processes that make the file at once write the same bytes, and a death leaves no half of a file.
+keeps it, two processes that make the file at once write the same bytes, and a death leaves no half-written file.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ atomics.h touch them; and gather, which only copies.  Each worker has one thread
 
 So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,
 with a warning that lacks the reason; warn() adds it.  A lock around the slots would be no cure, because a batch also
-dies in the collector, inside whatever holds the lock.  The stack would have to be one word, as the ring's are.
+dies in the collector, inside whatever holds the lock.  Instead the stack of free slots would have to become one word
+that changes by compare-and-swap, as the ring's words do.
 """
 
 from __future__ import annotations

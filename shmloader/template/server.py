@@ -10,8 +10,8 @@ NOTE [ Template ]
        the trainer ends.  (Under forkserver only a thread could notice that, and nothing is forked beside a thread.)
        In the same way the template is the parent of its workers, and they end when it does (parents_death.py).
     3. The trainer waits for a worker's end on a pidfd.  The template opens the pidfd before it reaps the worker,
-       because later the pid may be another process's, and sends it through the worker's channel, a pair of sockets.
-       Later it sends the exit code there.
+       because later the pid may be another process's.  It sends the pidfd through the worker's channel, a pair of
+       sockets, and later the exit code.
     4. If the trainer closes a channel, nobody wants its worker, and the template kills the worker.  So a trainer that
        was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled

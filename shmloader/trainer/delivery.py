@@ -14,7 +14,7 @@ are built over that.  When the last of them dies, in whatever thread, the lease 
        one piece, a small target that is kept would keep the memory of all the images).  So `list(loader)` works, a
        first batch may be kept for ever, and the ring never waits for a tensor to die.
     3. When a lease dies, it only adds its payload's number to a list of its own process.  It may die in any thread, and
-       while the interpreter goes down.  So it takes no lock, waits for nothing and makes no Python call; a guarded
+       while the interpreter shuts down.  So it takes no lock, waits for nothing and makes no Python call; a guarded
        lease makes one, to a built-in function.
     4. A lease outlives its ring.  When the ring is closed, a payload that is lent stays mapped until its lease dies.
     5. If slots are page-locked, a copy to a device may outlive the lease, so the lease is guarded: NOTE [ Pinning ].

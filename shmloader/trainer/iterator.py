@@ -24,7 +24,7 @@ NOTE [ Shutdown ]
        a thread that returns from a call into an interpreter that is gone takes the process down with it.
     7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
-       something does break the shutdown off, the next call takes all steps again, because taking a step twice is
+       the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is
        harmless.
 """
 

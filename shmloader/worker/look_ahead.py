@@ -10,8 +10,8 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        be anybody's until it is claimed, so a worker knows the one that it makes, and no other.
     2. Tasks of the next epoch are left out: the dataset learns of that epoch (set_epoch, worker_init_fn) when its first
        batch is made, and may give other samples then.
-    3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a
-       dead one calls __prefetch__ for what is open again, in a process that has read nothing yet.
+    3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a dead one
+       has read nothing yet, so it calls __prefetch__ once more for the batches that are open.
     4. Data that is not used goes with the worker when an iterator ends.  Workers that persist make all batches that
        were open, also after a break, so they use what they have read.
     5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.

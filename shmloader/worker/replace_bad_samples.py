@@ -7,8 +7,8 @@ seed, the epoch and the index: each index has a sequence of replacements, and th
 So batches are the same for any number of workers, with chunks and without, after a worker was replaced, and after a
 resume.
 
-    1. A worker reads the epoch's seed from the ring's header when it meets a task of another epoch.  So tasks are no
-       longer than without the option.
+    1. A worker reads the epoch's seed from the ring's header when it meets a task of another epoch.  So the option adds
+       nothing to a task.
     2. Only exceptions of the dataset count: none of the collate function or the ring, and no KeyboardInterrupt or
        SystemExit, which are not Exceptions.
     3. An exception is kept as text.  The object would keep its frames, and with them the row that was being written.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import pickle
 import sys
 import threading
 import typing
@@ -397,6 +398,11 @@ def test_arrays(spare: int) -> None:
     swapped = list(ARRAYS).index("non-native")  # torch's pickle turns it into native order
     assert_same(ours.pop(swapped), ARRAYS["non-native"]())
     assert theirs.pop(swapped).tolist() == ARRAYS["non-native"]().tolist()
+    if pickle.DEFAULT_PROTOCOL >= 5:  # CPython 3.14: what torch pickles stays read-only; docs/limits.md
+        names = [name for name in ARRAYS if name != "non-native"]
+        assert not theirs[names.index("read-only")].flags.writeable
+        for at in map(names.index, ("read-only", "read-only datetime", "from bytes")):
+            theirs[at] = theirs[at].copy()
     assert_same(ours, theirs)
 
 
@@ -649,7 +655,13 @@ def test_too_deep_nesting_raises_in_its_place(depth: int) -> None:
         return made
 
     got = deliver(shmloader.DataLoader, [lambda: 0, deep, lambda: 1])
-    assert (got[0], got[1].kind, got[2]) == (0, RecursionError, 1)
+    assert (got[0], got[2]) == (0, 1)
+    if depth < 300_000 and sys.version_info >= (3, 14):  # pickle goes deeper there: its limit is the C stack
+        for _ in range(depth):
+            (got[1],) = got[1]
+        assert got[1].tolist() == [1]
+    else:
+        assert got[1].kind is RecursionError
 
 
 # ----------------------------------------------------------------------------------------------- what cannot be pickled
@@ -836,6 +848,7 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
 
 def test_a_tensor_stays_within_its_buffer() -> None:
     room = bytearray(64)
+    references = sys.getrefcount(room)
     assert tensor_over(room, torch.float32, 56, (2,)).tolist() == [0, 0]
     for at, shape in ((60, (2,)), (-4, (1,)), (64, (1,)), (0, (4, 5))):
         with pytest.raises(RuntimeError, match=f"the place of a leaf.* {at}, of .*in 64 bytes"):
@@ -844,4 +857,4 @@ def test_a_tensor_stays_within_its_buffer() -> None:
         tensor_over(bytearray(1), torch.float32, 0, (0, 3, 1 << 62))
     with pytest.raises(OverflowError):
         tensor_over(room, torch.float32, 0, (1 << 64,))
-    assert sys.getrefcount(room) == 2
+    assert sys.getrefcount(room) == references

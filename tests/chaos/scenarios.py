@@ -847,8 +847,10 @@ class Limits(Scarcity):
         return case
 
     def judge_end(self, outcome: Outcome, statuses: tuple[int, ...] = (0,)) -> list[str]:
-        # multiprocessing makes two pipes for a process, and keeps the first where there can be no second
-        return [flaw for flaw in super().judge_end(outcome, statuses) if flaw != "descriptors left: {'pipe': 2}"]
+        # multiprocessing makes two pipes for a process.  It keeps the first if there can be no second, and both if the
+        # fork fails.
+        kept = ["descriptors left: {'pipe': 2}", "descriptors left: {'pipe': 4}"]
+        return [flaw for flaw in super().judge_end(outcome, statuses) if flaw not in kept]
 
     @contextlib.contextmanager
     def scarce(self, trial: Inside) -> Any:

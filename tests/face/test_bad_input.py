@@ -100,9 +100,10 @@ def test_what_cannot_be_set_afterwards(name: str) -> None:
 
 def test_a_dataset_that_cannot_be_pickled() -> None:
     messages = []
+    bad = lambda: 1  # noqa: E731
     for kind in BOTH:
         dataset = Augmented()
-        dataset.bad = lambda: 1
+        dataset.bad = bad
         with warnings.catch_warnings(record=True) as caught, pytest.raises(Exception) as raised:
             warnings.simplefilter("always")
             iter(kind(dataset, num_workers=2, multiprocessing_context="spawn"))

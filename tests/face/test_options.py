@@ -126,7 +126,7 @@ def test_a_layer_reads_it_and_none_reads_the_loaders(name: str) -> None:
     meant = {"schedule": "steals", "on_worker_death": "respawns", "on_bad_sample": "skips_bad_samples"}
     meant["sample_seeds"] = "seeds_samples"
     read, passed_by = [], []
-    for path in (ROOT / "shmloader").rglob("*.py"):
+    for path in Path(shmloader.__file__).parent.rglob("*.py"):
         if path.name in ("dataloader.py", "options.py", "requirements.py"):
             continue
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)

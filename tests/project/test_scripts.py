@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import torch
 from scripts import close_server, run_script, server_pids
 
 SAME = {
@@ -61,6 +62,7 @@ SAME = {
 }
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="with a driver each script has a new interpreter")
 def test_the_server_runs_it_whichever_test_starts_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     close_server()
     with monkeypatch.context() as changed:

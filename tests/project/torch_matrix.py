@@ -292,7 +292,7 @@ def check_what_is_imported(result: Result) -> None:
 
 
 def run_suite(result: Result, long: bool, only: list[str]) -> None:
-    report, log = MADE / "report.xml", LOGS / f"{result.torch}.log"
+    report, log = MADE / "report.xml", LOGS / f"{result.torch}{'-selected' if only else ''}.log"
     report.unlink(missing_ok=True)
     command = [inside("python"), "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={report}", "-rfE"]
     command += [f"--numprocesses={min(4, len(os.sched_getaffinity(0)) + 1)}", "--dist=worksteal"]  # as in the Makefile

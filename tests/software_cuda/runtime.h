@@ -13,9 +13,9 @@
        captures.c  graphs, and what must not be called while one is captured
        kernels.c   kernels by their names, and the operators that operators.py brings
        devices.c   how many devices there are, and what they are like
-       faults.c    errors: those of this thread, those that stick, those that a test orders; what is counted and logged
-       driver.c    libcuda.so.1, as far as torch and shmloader ask it
-       unmapping.c preloaded: says what is unmapped
+       faults.c    errors: those of this thread, those that stick, those that tests request; what is counted and logged
+       driver.c    libcuda.so.1: the functions that torch and shmloader call
+       unmapping.c preloaded: reports what is unmapped
 
    A VIOLATION is what CUDA's documentation forbids, or what would read memory that is not there.  It is logged and
    counted, and the tests fail.  The runtime shows nothing about a real driver: neither its speed, nor

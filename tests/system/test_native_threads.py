@@ -103,7 +103,7 @@ def test_a_loader_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with a_thread("polars-0"):
         with pytest.warns(RuntimeWarning, match="forked beside threads of polars, .*forkserver") as seen:
             assert len(list(loader)) == 2
-        assert len(seen) == 1
+        assert len([each for each in seen if "polars" in str(each.message)]) == 1  # CPython >= 3.12 warns of forks too
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert len(list(loader)) == 2

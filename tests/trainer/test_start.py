@@ -46,7 +46,7 @@ def test_the_dataset_is_not_looked_through_by_the_collector(start: str) -> None:
     assert Collected()[0]
     with shmloader.DataLoader(Collected(), num_workers=1, multiprocessing_context=start) as loader:
         assert not any(batch.item() for batch in loader)
-    assert gc.get_freeze_count() == before
+    assert before - 100 < gc.get_freeze_count() <= before  # some that were frozen may have been freed
 
 
 class Counted(Dataset):

@@ -1,7 +1,7 @@
 """NOTE [ Cache table ]: the table of kept pictures, of which NOTE [ Cache table ] in atomics.h has the argument.
 
-Processes look for pictures, keep those that are not there, and may be killed between any two steps.  What follows a
-killed process may have its pid.  A process may be taken for dead though it lives, because its pid is of a namespace
+Processes look for pictures, keep those that are not there, and may be killed between any two steps.  A later process
+may have the pid of a killed one.  A process may be taken for dead though it lives, because its pid is of a namespace
 that nobody else sees: then work is lost, and nothing else.
 
 A word of the table is 0, a claim (who), or an entry (which picture, where).  `CLAIM` and `ENTRY` below are its bits.

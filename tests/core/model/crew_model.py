@@ -12,7 +12,7 @@ part from one ring while they serve the other.
              publish   and back to look
              announce, again (the same look), sleep, rise
              hear      does what a message says: it parts from the ring; counts it, rings the trainer's bell
-    trainer  open, ring (one of each ring)
+    trainer  (each ring has one)  open, ring
              send, notify, toll (one worker after the other), await (all workers that owe something have heard), close
     may happen, need not ("!")   a worker is killed; a trainer parts before all is done
 

@@ -2,9 +2,9 @@
 
 NOTE [ Streams model ]
 
-One batch, two threads, and the streams: the default one, two of torch's, and one of others' that may be destroyed.  The
-rules are those of NOTE [ Streams ] (streams.py) and NOTE [ Pinning ]; a state is a string of bytes, and all that can be
-reached are visited.
+One batch, two threads, and the streams: the default one, two of torch's, and a foreign one, which may be destroyed.
+The rules are those of NOTE [ Streams ] (streams.py) and NOTE [ Pinning ].  A state is a string of bytes, and the search
+visits all states that can be reached.
 
     thread    leaves a stream (and notes when), chooses another (which becomes current, and is noted), marks (records an
               event on a foreign stream that it left), copies, hands over, drops.  In current.pyx, leaving one stream
