@@ -103,7 +103,7 @@ def is_ready(link: Link) -> Ask:
 
 
 def until_gone(link: Link) -> None:
-    """Receive what else the stand-in asks for, until that is gone.
+    """Receive what the stand-in still asks for, until it is gone.
 
     A far worker that left before would be lost with a batch under way.  That is an error, also for a loader that has a
     batch to hand out.
