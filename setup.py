@@ -21,7 +21,7 @@ CORE = {
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
         *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "next_batch"),
-        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "board"),
+        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

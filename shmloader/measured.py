@@ -153,6 +153,7 @@ class Measured:
             ring_bytes=sum(turns.ring_bytes for turns in rings),
             moved_slots=sum(turns.moved_slots for turns in rings),
             hot=account_of(self).hot(),
+            nodes=account_of(self).nodes_now(),
         )
 
     @property

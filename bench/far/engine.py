@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 from typing import Any
 
+from bench.far.delay import between
 from shmloader.far.facts import facts
 from shmloader.far.maker import end_process, serve
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
@@ -20,23 +21,33 @@ class Nearby(FarWorkers):
 
     Args:
         num: How many.
+        delay: Seconds that a byte takes in each direction, through a process between both; None: there is none.
+        in_flight: How many batches each is asked for at once.
     """
 
     heartbeat, libraries = 60.0, "warn"
 
-    def __init__(self, num: int) -> None:
+    def __init__(self, num: int, delay: float | None = None, in_flight: int = 2) -> None:
         self.num = num
+        self.in_flight = in_flight
+        self._delay = delay
 
     def address(self) -> str:
         return "127.0.0.1"
 
     def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
-        return _Session(tickets, pickle.dumps(dict(arguments)))
+        return _Session(tickets, pickle.dumps(dict(arguments)), self._delay)
 
 
 class _Session(FarSession):
-    def __init__(self, tickets: list[Ticket], pickled: bytes) -> None:
+    def __init__(self, tickets: list[Ticket], pickled: bytes, delay: float | None) -> None:
         spawning = multiprocessing.get_context("spawn")
+        self._between: list[Any] = []
+        if delay is not None:
+            found, told = spawning.Pipe(False)
+            self._between.append(spawning.Process(target=between, args=(tickets, delay, told), daemon=True))
+            self._between[0].start()
+            tickets = found.recv()
         self._processes = [spawning.Process(target=_work, args=(each, pickled), daemon=True) for each in tickets]
         for process in self._processes:
             process.start()
@@ -48,6 +59,9 @@ class _Session(FarSession):
         return f"It is process {self._processes[far].pid} of this machine."
 
     def close(self) -> None:
+        for process in self._between:  # before the far workers, which see then that the trainer listens no more
+            process.kill()
+            process.join()
         for process in self._processes:
             process.join(5)
             process.kill()

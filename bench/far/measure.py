@@ -16,6 +16,12 @@ from bench.core.throughput import toucher
 from bench.far.engine import Nearby
 
 WARM_UP = 12  # batches: every slot has been read once, so its pages are mapped
+WAYS = {  # how many seconds a byte takes in each direction, and how many batches each far worker is asked for at once
+    "far": (None, 2),
+    "passed on": (0.0, 2),
+    "10 ms later": (0.01, 2),
+    "10 ms later, one at a time": (0.01, 1),
+}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,7 +29,7 @@ def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
     """Read batches for a while.
 
     Args:
-        way: "local": workers of this machine; "far": as many far ones, over loopback.
+        way: "local": workers of this machine; otherwise as many far ones, see WAYS.
         case: What is loaded.
         seconds: For how long, after the warm-up.
         workers: How many.
@@ -36,7 +42,9 @@ def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
         memcpy: seconds that one core takes to copy as many bytes.
     """
     what = CASES[case]
-    kind: dict[str, Any] = {"num_workers": workers} if way == "local" else {"far_workers": Nearby(workers)}
+    kind: dict[str, Any] = {"num_workers": workers}
+    if way != "local":
+        kind = {"far_workers": Nearby(workers, *WAYS[way])}
     loader = shmloader.DataLoader(
         what.dataset(ENDLESS, ""),
         what.batch_size,

@@ -14,14 +14,16 @@ from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 
 READ = ("uint8-images", "small-images", "scalar")
-WAYS = ("local", "far")
+WAYS = ("local", "far", "passed on", "10 ms later", "10 ms later, one at a time")
 
 
 class Far(Question):
     name = "far"
     asks = "a batch that a far worker made, over loopback, beside one of a local worker"
     more = (
-        "`far` are as many processes of this machine that send batches by TCP, as actors on other machines do.  "
+        "`far` are as many processes of this machine that send batches by TCP, as actors on other machines do.  With "
+        "`passed on`, another process between them and this one reads and sends all bytes; with `10 ms later`, it "
+        "holds each byte back in both directions.  "
         "CPU is that of the trainer, and of the local workers or the stand-ins; not of far ones.  Writes far.json."
     )
 

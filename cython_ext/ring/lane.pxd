@@ -12,6 +12,7 @@ cdef class Lane:
     cdef ring_entry *entry              # of the sequence that is claimed
     cdef uint64_t claimed_at, fetched_at, published_at
     cdef uint32_t epoch                 # of what was claimed last
+    cdef int aside                      # how many sequences are claimed and put aside
     cdef bint slept                     # since the last sequence was published
     cdef uint64_t waited                # by the trainer, when this worker went to sleep
     cdef uint64_t cpu, delay            # at the last probe
@@ -22,6 +23,8 @@ cdef class Lane:
     cdef void claimed(self, ring_entry *entry) noexcept
     cdef void fetched(self) noexcept                                # the samples of the claimed sequence are there
     cdef void published(self) noexcept                              # it is about to be published
+    cdef void put_aside(self) noexcept                              # another sequence will be claimed first
+    cdef void taken_up(self, ring_entry *entry) noexcept            # a sequence that was put aside
     cdef void turned_away(self) noexcept                            # the worker turns to another ring
     cdef void turned_to(self) noexcept                              # and comes back
     cdef void probe(self, uint64_t time) noexcept

@@ -49,7 +49,8 @@ cdef class Lane:
         ring_note(&entry.fetched_at, 0)
         ring_note(&entry.claimed_at, time)
         ring_note_doing(self.worker, RING_FETCHES, time)
-        if self.published_at and epoch == self.epoch:   # not between epochs, when it has no work
+        # not between epochs, when it has no work, and not twice before it begins what it has put aside
+        if self.published_at and epoch == self.epoch and not self.aside:
             idle = time - self.published_at
             ring_add(&self.worker.idle_ns, idle)
             if self.slept:
@@ -80,6 +81,18 @@ cdef class Lane:
         self.published_at, self.entry = time, NULL
         if time - self.probed_at >= PROBE:
             self.probe(time)
+
+    cdef void put_aside(self) noexcept:
+        self.entry = NULL
+        self.aside += 1
+
+    cdef void taken_up(self, ring_entry *entry) noexcept:
+        """What was put aside is what the worker does now.  It began when nothing before it was left to do."""
+        self.entry = entry
+        self.aside -= 1
+        self.claimed_at, self.fetched_at = max(ring_noted(&entry.claimed_at), self.published_at), 0
+        ring_note(&entry.claimed_at, self.claimed_at)
+        ring_note_doing(self.worker, RING_FETCHES, self.claimed_at)
 
     cdef void turned_away(self) noexcept:
         if self.probed_at:

@@ -29,6 +29,11 @@ A worker may read the tasks of OPEN sequences that name it before it claims them
 These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead
 workers.  A worker does not read tasks that are open for ANY, because another one may claim them at any moment.
 
+A worker may claim several sequences before it publishes the first of them, as a stand-in does: NOTE [ Far workers ] in
+stand_in.py (claims.pyx).  put_aside() only notes in the process which payload a claim is for, and take_up() goes on
+with it.  While something is put aside, the worker does not sleep on its bell (claim_at_once()), because the trainer may
+wait for just that.  Each claim stays in its own word, so revoke() finds all of them.  Chunks are not put aside.
+
 With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
 trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything
 before it sleeps, and claiming clears its sleeper bit (ring_rise).

@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import time
 import warnings
 import weakref
@@ -23,6 +24,15 @@ from shmloader.far_workers import Ticket
 PATIENCE = 5.0  # seconds that a stranger has to prove that it is none
 MOST_STRANGERS = 16  # at once
 LONGEST_NOTE = 1 << 12  # bytes
+LONGEST_NODE = 64  # bytes of a machine's name
+NODE = "shmloader_far"  # the name of the memory, by which `shmloader top` finds it
+_BEGUN, _NOTHING = struct.Struct("<Q"), (1 << 64) - 1  # how a note begins, after the machine's name
+
+
+def node_in(memory: int) -> str:
+    """The machine that is named in a stand-in's memory, of which this is a descriptor; empty if none is."""
+    name = os.pread(memory, LONGEST_NODE, 0).rstrip(b"\0").decode(errors="replace")
+    return "".join(each if each.isprintable() else "?" for each in name)
 
 
 class _Stranger:
@@ -49,6 +59,7 @@ class Door:
         secret: The far worker has to know it.
         heartbeat: How many seconds a far worker that makes a batch may give no sign of life.
         facts: Of this machine, if a far worker with other libraries is refused; None: it is not.
+        in_flight: How many batches the far worker is asked for at once.
 
     Attributes:
         ticket: What the far worker needs.
@@ -58,16 +69,24 @@ class Door:
     """
 
     def __init__(
-        self, host: str, number: int, workers: int, secret: bytes, heartbeat: float, facts: dict[str, str] | None
+        self,
+        host: str,
+        number: int,
+        workers: int,
+        secret: bytes,
+        heartbeat: float,
+        facts: dict[str, str] | None,
+        in_flight: int = 1,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
         self._listener.setblocking(False)
         self._stop, self._leave = socket.socketpair()
-        self._note = os.memfd_create("shmloader_note", os.MFD_CLOEXEC)
+        self._note = os.memfd_create(NODE, os.MFD_CLOEXEC)
         self.ticket = Ticket(host, self._listener.getsockname()[1], number, workers, secret)
         self.heartbeat = heartbeat
         self.facts = facts
+        self.in_flight = in_flight
         self._refused: set[str] = set()
         _made_here.add(self)
 
@@ -96,9 +115,21 @@ class Door:
             os.close(self._note)
             self._note = -1
 
-    def note(self) -> str:
-        """What the stand-in wrote before it ended; empty if it wrote nothing."""
-        return "" if self._note < 0 else os.pread(self._note, LONGEST_NOTE, 0).decode(errors="replace")
+    def note(self) -> tuple[str, int | None]:
+        """What the stand-in wrote before it ended, and the sequence that the far worker was making.
+
+        The text is empty if it wrote nothing.  The sequence is None if the far worker had begun nothing.
+        """
+        if self._note < 0 or not (noted := os.pread(self._note, _BEGUN.size + LONGEST_NOTE, LONGEST_NODE)):
+            return "", None
+        (begun,) = _BEGUN.unpack(noted[: _BEGUN.size])
+        return noted[_BEGUN.size :].decode(errors="replace"), None if begun == _NOTHING else begun
+
+    def node(self) -> str:
+        """The machine of the far worker; empty if there is none now."""
+        with contextlib.suppress(OSError):  # another thread has closed it since this one looked
+            return "" if self._note < 0 else node_in(self._note)
+        return ""
 
     def forget_note(self) -> None:
         """Another stand-in begins."""
@@ -106,9 +137,14 @@ class Door:
 
     # ---------------------------------------------------------------------------------------------- the stand-in's end
 
-    def write_note(self, text: str) -> None:
-        """Say why this process ends."""
-        os.pwrite(self._note, text.encode(errors="replace")[:LONGEST_NOTE], 0)
+    def write_note(self, text: str, begun: int | None = None) -> None:
+        """Say why this process ends, and what the far worker had begun."""
+        noted = _BEGUN.pack(_NOTHING if begun is None else begun) + text.encode(errors="replace")[:LONGEST_NOTE]
+        os.pwrite(self._note, noted, LONGEST_NODE)
+
+    def write_node(self, name: str) -> None:
+        """Say on which machine the far worker is."""
+        os.pwrite(self._note, name.encode(errors="replace")[:LONGEST_NODE], 0)
 
     def admit(self) -> Link | None:
         """Wait for the far worker; None if this process is to leave.

@@ -40,10 +40,10 @@ class Answer(NamedTuple):
     """A batch that was made, a sign of life, or READY."""
 
     kind: int
-    sequence: int
+    sequence: int  # of the batch; of a BEAT: of the one that is being made
     used: int  # bytes of the payload, which come last
     words: int  # bytes of the description of the leaves
-    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the facts
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes about the machine
     objects_at: int
     objects_size: int
     report: int  # bytes of the report on bad samples
@@ -52,7 +52,11 @@ class Answer(NamedTuple):
 
 ASK = struct.Struct("<QQQQqBBxxIIB3x")
 ANSWER = struct.Struct("<B7xQQIIQQII")
-BEATS = ANSWER.pack(*Answer(BEAT, 0, 0, 0, 0, 0, 0, 0, 0))
+
+
+def beat(sequence: int) -> bytes:
+    """A sign of life, while a batch is made."""
+    return ANSWER.pack(*Answer(BEAT, sequence, 0, 0, 0, 0, 0, 0, 0))
 
 
 class Garbage(Exception):
@@ -78,19 +82,20 @@ def unpack_task(kind: int, data: bytes) -> Any:
     return numbers[0] if kind == NUMBER else numbers
 
 
-def read_facts(data: bytes) -> dict[str, str]:
-    """The facts that come with READY.
+def read_about(data: bytes) -> tuple[str, dict[str, str]]:
+    """What comes with READY: the name of the far worker's machine, and its facts.
 
     Raises:
-        Garbage: They are none.
+        Garbage: It is something else.
     """
     try:
-        facts = json.loads(data)
+        about = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Garbage(f"facts that are no JSON ({error})") from None
-    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in facts.values()):
+    node, facts = (about.get("node"), about.get("facts")) if isinstance(about, dict) else (None, None)
+    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in (node, *facts.values())):
         raise Garbage(f"facts that are no names and texts, in {len(data)} bytes")
-    return facts
+    return str(node), facts
 
 
 def check(answer: Answer, sequence: int, room: int) -> None:

@@ -9,7 +9,7 @@ import struct
 import time
 
 MOST_AT_ONCE = 4 << 20  # bytes of one call, so that Ctrl-C and the end are seen in between
-BUFFER = 4 << 20  # bytes that the kernel may hold for one connection
+CLOSED = "it closed the connection"
 IDLE, AGAIN, PROBES = 10, 5, 3  # seconds until the kernel asks whether the other machine is there, and how often
 
 
@@ -34,7 +34,7 @@ class Link:
         self._sock = sock
         self._patience = patience
         self._leave = leave
-        sock.setblocking(False)
+        sock.setblocking(True)  # each call says whether it waits
         tune(sock)
         self._polls = {wanted: self._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
 
@@ -59,14 +59,16 @@ class Link:
         at, size = 0, len(view)
         while at < size:
             try:
-                got = self._sock.recv_into(view[at : at + MOST_AT_ONCE])
+                got = self._sock.recv_into(view[at : at + MOST_AT_ONCE], 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self._wait(select.POLLIN)
                 continue
+            except (ConnectionResetError, BrokenPipeError):  # it had not read all that was sent
+                raise Gone(CLOSED) from None
             except OSError as error:
                 raise Gone(f"the connection broke: {error}") from None
             if not got:
-                raise Gone("it closed the connection")
+                raise Gone(CLOSED)
             at += got
 
     def receive(self, size: int) -> bytearray:
@@ -83,13 +85,29 @@ class Link:
             Gone: The other end is gone, or took nothing for `patience` seconds.
             Leave: This end is to leave.
         """
+        self._send(parts, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+    def send_without_end(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Send all parts, in as few calls of the kernel as that needs, and wait for as long as it takes.
+
+        It is for a thread that sends while another one computes.  After each call, a thread has to wait until it gets
+        the GIL again.
+
+        Raises:
+            Gone: The other end is gone.
+        """
+        self._send(parts, socket.MSG_NOSIGNAL)
+
+    def _send(self, parts: tuple[bytes | bytearray | memoryview, ...], flags: int) -> None:
         left = [view for part in parts if len(view := memoryview(part).cast("B"))]
         while left:
             try:
-                sent = self._sock.sendmsg(left, (), socket.MSG_NOSIGNAL)
+                sent = self._sock.sendmsg(left, (), flags)
             except BlockingIOError:
                 self._wait(select.POLLOUT)
                 continue
+            except (ConnectionResetError, BrokenPipeError):  # it had not read all that was sent
+                raise Gone(CLOSED) from None
             except OSError as error:
                 raise Gone(f"the connection broke: {error}") from None
             while left and sent >= len(left[0]):
@@ -115,6 +133,11 @@ class Link:
         poll.register(self._sock, select.POLLRDHUP)
         return bool(poll.poll(0))
 
+    def hang_up(self) -> None:
+        """End the connection, also for another thread that sends or receives."""
+        with contextlib.suppress(OSError):  # the other end was quicker
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close it."""
         self._sock.close()
@@ -130,13 +153,13 @@ def tune(sock: socket.socket) -> None:
     """Send small requests at once, and have the kernel find out if the other machine is gone.
 
     There is no TCP_USER_TIMEOUT, because the kernel would close the connection of a trainer that Ctrl-Z has stopped.
+    There is no SO_SNDBUF either: with it, the kernel would not enlarge the buffer itself, and could be allowed less.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, AGAIN)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
 
 
 def reset(sock: socket.socket) -> None:

@@ -1,7 +1,7 @@
 """The far end: makes batches as a local worker does, over a ring of its own with one worker, and sends them.
 
-The ring is a private one: this process opens a sequence, makes it by the worker's own code, takes it, sends what it
-holds, and opens the next one.  So there is one slot, which stays mapped, and a batch is laid out as in the trainer's.
+The ring is a private one: this process opens a sequence, makes it by the worker's own code, takes it, has a thread send
+what it holds, and opens the next one meanwhile.  A batch is laid out as in the trainer's ring.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.core.epoch_counts import EpochCounts
+from shmloader.core.ring import KEPT
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.worker import WorkerSide
 from shmloader.far.frames import (
     ANSWER,
     ASK,
     BATCH,
-    BEATS,
     LONGEST_STATES,
     LONGEST_WORDS,
     MOST_PLANS,
@@ -37,6 +37,7 @@ from shmloader.far.frames import (
     Answer,
     Ask,
     Garbage,
+    beat,
     unpack_task,
 )
 from shmloader.far.link import Gone, Link, tune
@@ -65,6 +66,10 @@ class Maker:
         load: Gives the worker's arguments (worker/loop.py).  What it raises comes in place of each batch.
         me: The worker's number.
         workers: How many there are.
+
+    Attributes:
+        is_kept: Whether the user's code keeps a part of the batch that was made last.  Then sent() must be called
+            before another one is made.
     """
 
     def __init__(self, load: Load, me: int, workers: int) -> None:
@@ -77,6 +82,7 @@ class Maker:
         self._epoch = -1
         self._sent: set[int] = set()  # numbers of plans
         self._batched = True
+        self.is_kept = False
         try:
             arguments = load()
             self._batched = arguments["auto_collation"]
@@ -95,7 +101,8 @@ class Maker:
             states: Random states from which to go on; empty: go on as it is.
 
         Returns:
-            What to send, in parts.  They are valid until sent().
+            What to send, in parts.  The last one holds the batch's slot, so one batch may be made before this one is
+            dropped, and not two.
         """
         ring = self.ring
         if states:
@@ -116,6 +123,9 @@ class Maker:
         report = lease.reports()[0] if lease.reported else b""
         after = random_states.states() if ask.wants_states else b""
         view = memoryview(lease)
+        self.is_kept = lease.outcome == KEPT
+        if not self.is_kept:
+            ring.took()
         answer = Answer(
             BATCH,
             ask.sequence,
@@ -130,7 +140,7 @@ class Maker:
         return [ANSWER.pack(*answer), meta, plan, report, after, view]
 
     def sent(self) -> None:
-        """What make() returned is not needed any more."""
+        """A batch that is kept was sent."""
         self.ring.took()
 
     def _begin(self, ask: Ask) -> None:
@@ -156,54 +166,116 @@ class Maker:
         default_collate_fn_map.update(self._entries)
 
 
-class _Beats:
-    """Gives signs of life while a batch is made, and ends the process if nobody waits for that batch any more."""
+class _Voice:
+    """Sends batches in a thread, and signs of life in another one while a batch is made.
+
+    The second thread also ends the process if nobody waits for that batch any more.
+
+    Args:
+        link: The connection.
+        abandon: Ends the process.
+    """
 
     def __init__(self, link: Link, abandon: Callable[[], None]) -> None:
         self._link = link
         self._abandon = abandon
         self._sending = threading.Lock()
-        self._busy_since: float | None = time.monotonic()  # the dataset is loaded first
+        self._making: int | None = 0  # the sequence that is being made; at first the dataset is loaded
+        self._said: int | None = None  # the one that the last sign of life was about
+        self._parts: list[Any] = []
+        self._given = threading.Semaphore(0)
+        self._free = threading.Semaphore(1)
+        self._gone: Gone | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="shmloader beats", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._beat, name="shmloader beats", daemon=True),
+            threading.Thread(target=self._send_batches, name="shmloader sends", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def begin(self) -> None:
+    def is_ready(self, about: bytes) -> None:
+        """The dataset is loaded.  `about` is what the stand-in needs to know about this machine."""
+        with self._sending:
+            self._making = None
+            self._link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
+
+    def begins(self, sequence: int) -> None:
         """A batch is being made from now on."""
-        self._busy_since = time.monotonic()
+        self._making = sequence
+        self._say()
 
     def send(self, parts: list[Any]) -> None:
-        """Send an answer, with no beat in its middle."""
-        with self._sending:
-            self._busy_since = None
-            self._link.send(*parts)
+        """Have a batch sent, when the one before it was sent.
+
+        Raises:
+            Gone: The other end is gone.
+        """
+        self._making = None
+        self.wait()
+        self._free.acquire()
+        self._parts = parts
+        self._given.release()
+
+    def wait(self) -> None:
+        """Wait until all that was given to send() is sent.  Raises: see send()."""
+        with self._free:
+            pass
+        if self._gone is not None:
+            raise self._gone
+
+    def _send_batches(self) -> None:
+        while True:
+            self._given.acquire()
+            if self._over.is_set():
+                return
+            parts, self._parts = self._parts, []
+            try:
+                with self._sending:
+                    self._link.send_without_end(*parts)
+            except Exception as error:  # without its traceback, whose frames hold the slot
+                self._gone = Gone(str(error))
+            parts.clear()  # the slot is free before another batch is made
+            self._free.release()
+            self._say()  # what begins() could not say meanwhile
+
+    def _say(self) -> None:
+        """Give a sign of life about a batch that was begun, unless another thread sends something now."""
+        while self._said != self._making and self._sending.acquire(blocking=False):
+            try:
+                self._said = making = self._making
+                if making is not None:
+                    with contextlib.suppress(Gone):  # the next look sees that it is hung up
+                        self._link.send(beat(making))
+            finally:
+                self._sending.release()
 
     def _beat(self) -> None:
         alone = 0.0
         while not self._over.wait(BEAT):
-            if self._busy_since is None:
+            if self._making is None:
                 alone = 0.0
                 continue
             alone = alone + BEAT if self._link.is_hung_up() else 0.0
             if alone >= GRACE:
                 self._abandon()
                 return
-            if not alone and self._sending.acquire(blocking=False):
-                try:
-                    if self._busy_since is not None:
-                        self._link.send(BEATS)
-                except Gone:
-                    pass  # the next look sees that it is hung up
-                finally:
-                    self._sending.release()
+            if not alone:
+                self._said = None
+                self._say()
 
     def end(self) -> None:
-        """No more."""
+        """No more.  A batch that is being sent is given up."""
         self._over.set()
-        self._thread.join()
+        self._link.hang_up()
+        self._given.release()
+        for thread in self._threads:
+            thread.join()
 
 
-def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None]) -> None:
+def serve(
+    ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None], node: str | None = None
+) -> None:
     """Make batches for one stand-in after another, until the trainer listens no more.
 
     Args:
@@ -211,12 +283,14 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
         load: Gives the arguments of the worker, as they were when the iterator was made.
         facts: Of this machine.
         abandon: Called in another thread if a sample goes on although its stand-in is gone.  It should end the process.
+        node: What the engine calls this machine; None: its name.
     """
+    about = json.dumps({"facts": facts, "node": socket.gethostname() if node is None else node}).encode()
     while (link := _knock(ticket)) is not None:
         with link:
-            beats = _Beats(link, abandon)
+            voice = _Voice(link, abandon)
             try:
-                _serve_one(link, beats, ticket, load, facts)
+                _serve_one(link, voice, ticket, load, about)
             except Gone:
                 pass  # another stand-in takes its place, or the loader is closed
             except SystemExit:  # the dataset's; a local worker would end by it, and the engine may not start this again
@@ -225,28 +299,30 @@ def serve(ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[
             except Exception:  # a fault of ours: the engine's log has it, and the third one over a batch is an error
                 traceback.print_exc()
             finally:
-                beats.end()
+                voice.end()
 
 
-def _serve_one(link: Link, beats: _Beats, ticket: Ticket, load: Load, facts: dict[str, str]) -> None:
+def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, about: bytes) -> None:
     me = os.getpid()
-    told = json.dumps(facts).encode()
     maker = Maker(load, ticket.number, ticket.workers)
     try:
-        beats.send([ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told])
+        voice.is_ready(about)
         while True:
             ask = Ask(*ASK.unpack(link.receive(ASK.size)))
             if ask.task > LONGEST_WORDS or ask.states > LONGEST_STATES:
                 raise Garbage(f"a request with a task of {ask.task} bytes and states of {ask.states}")
-            beats.begin()
+            voice.begins(ask.sequence)
             task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
-            beats.send(maker.make(ask, task, bytes(link.receive(ask.states))))
-            maker.sent()
+            voice.send(maker.make(ask, task, bytes(link.receive(ask.states))))
+            if maker.is_kept:
+                voice.wait()
+                maker.sent()
     except BaseException as error:
         if os.getpid() != me:
             _end_child(error)
         raise
     finally:
+        voice.end()
         maker.close()
 
 

@@ -19,10 +19,19 @@ NOTE [ Far workers ]
     5. Without stealing and without sample_seeds, a worker is seeded once, and each of its batches continues its random
        numbers.  So if dead workers are replaced, a far worker sends its random states with each batch, and they lie in
        the ring as a local worker's do.  The next stand-in reads them there, and sends them with its first request.
-    6. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
+    6. A far worker is asked for `in_flight` batches at once, so that it need not wait for the next request while a
+       batch travels.  The stand-in claims them one by one, as long as the ring has some open, and publishes them in the
+       order in which it has claimed them.  It waits for the ring only if it waits for no batch.  While a far worker
+       makes a batch or waits until one is sent, it reads no request.  So the requests that it has not read must fit
+       into what the kernel holds for a connection.  If one more does not fit, it is sent when no batch is under way.
+       Otherwise both ends might wait for the other one to read.
+    7. A death counts against the batch that the far worker had begun, which the last sign of life says, and against
+       none if the far worker was gone before it began any.  Otherwise the three stand-ins of a node that is gone might
+       claim one batch in turn, and be its three deaths.
+    8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.
-    7. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
+    9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
        and layout are checked against the slot before its bytes are received (frames.py, layout.py).  Then plans and
        objects are unpickled.  They are trusted as much as what Ray carries, which is pickled too.
 """
@@ -32,12 +41,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import struct
+from collections import deque
+from itertools import islice
 from typing import Any
 
 from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_writer import Writer
+from shmloader.core.claims import Claims
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
 from shmloader.core.worker import WorkerSide
@@ -55,7 +67,7 @@ from shmloader.far.frames import (
     Garbage,
     check,
     pack_task,
-    read_facts,
+    read_about,
 )
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
@@ -64,6 +76,7 @@ from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.worker.exceptions import write_instead
 
+MOST_UNREAD = 1 << 16  # bytes of requests that the kernel holds, on either machine, until the far worker reads them
 LOST = 79  # the exit code of a stand-in whose far worker is lost
 
 
@@ -112,6 +125,7 @@ class _StandIn:
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
         self._layouts = Layouts()
+        self._begun: int | None = None  # the sequence that the far worker began last
         self._where = f"in the stand-in of far worker {ring.me}"
         self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
 
@@ -123,23 +137,51 @@ class _StandIn:
         with link:
             try:
                 self._be_ready(link)
-                while (written := self._ring.claim()) is not None:
-                    self._make(link, written)
+                self._make_batches(link)
             except (Gone, Garbage) as why:
                 self._lose(why)
 
     def _lose(self, why: Exception) -> None:
         """End, because the far worker is lost.  The watching thread sees it, and it is a death like any other."""
         what = f"it sent what no far worker sends: {why}" if isinstance(why, Garbage) else str(why)
-        self._door.write_note(f"Far worker {self._ring.me} is lost: {what}.")
+        self._door.write_note(f"Far worker {self._ring.me} is lost: {what}.", self._begun)
         raise SystemExit(LOST) from None
+
+    def _make_batches(self, link: Link) -> None:
+        ring = self._ring
+        claims = Claims(ring)
+        sizes: deque[int] = deque()  # bytes of each request
+        late: list[bytes] = []  # the request for the last of them, if it is not sent yet
+        while True:
+            if late and len(claims) == 1:
+                link.send(*late)
+                late = []
+            while not late and len(claims) < self._door.in_flight:
+                written = claims.claim_at_once() if claims else ring.claim()
+                if written is None:
+                    break
+                request = self._request(written)
+                sizes.append(sum(map(len, request)))
+                if claims and sum(islice(sizes, 1, None)) > MOST_UNREAD:  # it makes the first, so it has read that
+                    late = request
+                else:
+                    link.send(*request)
+                claims.put_aside()
+            if not claims:
+                return
+            claims.take_up()
+            sizes.popleft()
+            self._receive(link)
+            ring.publish(FILLED)
 
     def _be_ready(self, link: Link) -> None:
         """Wait until the far worker has its dataset, and compare the two machines if that was asked for."""
         answer = self._head(link)
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
-        there = read_facts(bytes(link.receive(answer.plan)))
+        self._begun = None  # its signs of life until now were about its dataset
+        node, there = read_about(bytes(link.receive(answer.plan)))
+        self._door.write_node(node)
         if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
             self._door.write_note(
                 f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
@@ -153,9 +195,10 @@ class _StandIn:
             answer = Answer(*ANSWER.unpack(link.receive(ANSWER.size)))
             if answer.kind != BEAT:
                 return answer
+            self._begun = answer.sequence
 
-    def _make(self, link: Link, written: Any) -> None:
-        """Have the far worker make what was claimed, and publish it."""
+    def _request(self, written: Any) -> list[bytes]:
+        """What asks the far worker for what was claimed."""
         ring = self._ring
         kind, task = pack_task(written)
         states = b""
@@ -168,15 +211,14 @@ class _StandIn:
             ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, ring.drops, kind, len(task), len(states),
             self._remembers,
         )  # fmt: skip
-        link.send(ASK.pack(*ask), task, states)
+        return [ASK.pack(*ask), task, states]
+
+    def _receive(self, link: Link) -> None:
+        """Receive the batch that was taken up, into its slot."""
+        ring = self._ring
         answer = self._head(link)
         check(answer, ring.sequence, MOST_RESERVED)  # a slot may have less room, which is an error of this batch alone
         ring.fetched()
-        self._receive(link, answer)
-        ring.publish(FILLED)
-
-    def _receive(self, link: Link, answer: Answer) -> None:
-        ring = self._ring
         meta = bytes(link.receive(answer.words))
         beside = link.receive(answer.plan + answer.report + answer.states)
         plan, report = bytes(beside[: answer.plan]), beside[answer.plan : answer.plan + answer.report]

@@ -28,4 +28,5 @@ class FarWorker:
             others: The other arguments.
         """
         (reference,) = parcel
-        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, facts(), end_process)
+        node = ray.util.get_node_ip_address()
+        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, facts(), end_process, node)

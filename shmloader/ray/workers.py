@@ -58,6 +58,9 @@ class Workers(FarWorkers):
         libraries: What happens if versions of Python, torch, numpy, Pillow, torchvision or shmloader, or the abilities
             of the CPU, differ between an actor and this process, so that batches may differ too.  "warn" (default): a
             RuntimeWarning names them.  "raise": the actor is refused, which counts as its death.
+        in_flight: How many batches an actor is asked for at once, if the loader has so many open (default 2).  With 2
+            or more, it makes one while another one travels.  If it dies, as many are made again, and with
+            `schedule="steal"` a slow actor may hold as many that others could have made sooner.
         address: The address of this machine to which actors connect (default None: the one that Ray uses).
 
     Raises:
@@ -80,10 +83,14 @@ class Workers(FarWorkers):
         start_timeout: float = 30.0,
         heartbeat: float = 30.0,
         libraries: str = "warn",
+        in_flight: int = 2,
         address: str | None = None,
     ) -> None:
-        if isinstance(num, bool) or not isinstance(num, int) or num < 1:
-            raise ValueError(f"num should be a positive integer of actors, but got num={num!r}. Give 1 or more.")
+        for name, count, what in (("num", num, "actors"), ("in_flight", in_flight, "batches")):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(
+                    f"{name} should be a positive integer of {what}, but got {name}={count!r}. Give 1 or more."
+                )
         for name, value, least in (("num_cpus", num_cpus, 0), ("start_timeout", start_timeout, 0)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
                 raise ValueError(f"{name} should be a number of {least} or more, but got {name}={value!r}.")
@@ -107,6 +114,7 @@ class Workers(FarWorkers):
         self.start_timeout = start_timeout
         self.heartbeat = float(heartbeat)
         self.libraries = libraries
+        self.in_flight = in_flight
         self._address = address
         self._idle: list[_Actor] | None = None  # actors that no iterator uses
         self._busy: list[list[_Actor]] = []

@@ -45,11 +45,15 @@ class Account:
 
     Attributes:
         meter: The counters that its iterators add to.
+        nodes: The machine of each far worker, by its number, as far as it is known.
+        note_nodes: What looks for them again, while an iterator has far workers.
         number: The loader's number among the measured loaders of this process, from 1.
     """
 
     def __init__(self, workers: int) -> None:
         self.meter = Meter(workers)
+        self.nodes: dict[int, str] = {}
+        self.note_nodes: Callable[[], Callable[[], None] | None] = lambda: None
         self.trace: Trace | None = None  # the latest
         self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self.number = next(_numbers)
@@ -87,6 +91,12 @@ class Account:
             if not sheet.closed:
                 counts, looks = sheet.total()
                 self._counts, self._looks = self._counts + counts, self._looks + looks
+
+    def nodes_now(self) -> dict[int, str]:
+        """The machine of each far worker, by its number; empty without far workers."""
+        if (note := self.note_nodes()) is not None:
+            note()
+        return self.nodes
 
     def hot(self) -> tuple[Hot, ...] | None:
         """The functions in which workers spend their time; None without detail=True."""
@@ -154,6 +164,7 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
             f"close() that one first, or take its {account.trace.batches} batches."
         )
     account.trace = Trace(path, batches, account.meter.log, label_of(loader).decode(), sequences_of(loader, batches))
+    account.trace.nodes = account.nodes_now
     iterator = None if account.iterator is None else account.iterator()
     if iterator is not None:
         account.trace.attach(iterator)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shmloader.core.log import Taken
@@ -41,6 +41,7 @@ class Recorded:
         sent: Batches that went through a stage: to a device, or `on_device`.
         by_thread: Whether a prefetch thread did that.  Then it is also the one that takes batches from the ring.
         began_at: When recording began.
+        nodes: The machine of each far worker, by its number.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Recorded:
     sent: list[Span]
     by_thread: bool
     began_at: int
+    nodes: dict[int, str] = field(default_factory=dict)
 
 
 def trace_of(recorded: Recorded) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def _names(recorded: Recorded, taker: int) -> Iterator[Event]:
         lanes[PREFETCH] = "prefetch thread"
     pids = dict(enumerate(recorded.workers))
     for worker in sorted({*pids, *(taken.worker for taken in recorded.taken)}):
-        lanes[worker + 1] = f"worker {worker}" + (f" (pid {pids[worker]})" if worker in pids else "")
+        on = f" on {recorded.nodes[worker]}" if worker in recorded.nodes else ""
+        lanes[worker + 1] = f"worker {worker}{on}" + (f" (pid {pids[worker]})" if worker in pids else "")
     for order, (lane, name) in enumerate(lanes.items()):
         yield {"ph": "M", "name": "thread_name", "tid": lane, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", "tid": lane, "args": {"sort_index": order}}

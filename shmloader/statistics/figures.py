@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shmloader.core.figures import (
     BATCHES,
@@ -60,6 +60,7 @@ class Now:
     ring_bytes: int = 0
     moved_slots: int = 0
     hot: tuple[Hot, ...] | None = None
+    nodes: dict[int, str] = field(default_factory=dict)
 
 
 def times(figures: Figures, kind: int) -> Times:
@@ -130,7 +131,7 @@ def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stat
             "moved_slots": now.moved_slots + figures.amount(MOVED),
             "to_device": sent if sent.count else None,
             "worker_deaths": figures.amount(DEATHS),
-            "workers": tuple(_worker(figures, k) for k in range(figures.workers)),
+            "workers": tuple(_worker(figures, k, now.nodes.get(k)) for k in range(figures.workers)),
             "hot": now.hot,
         }
     )
@@ -148,7 +149,7 @@ def _held(dropped: list[int]) -> int | None:
     return len(dropped)
 
 
-def _worker(figures: Figures, number: int) -> WorkerStats:
+def _worker(figures: Figures, number: int, node: str | None) -> WorkerStats:
     fields = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
     probed = fields["probed_ns"]
     return WorkerStats(
@@ -162,4 +163,5 @@ def _worker(figures: Figures, number: int) -> WorkerStats:
         waited_for_s=fields["waited_ns"],
         cpu_share=fields["cpu_ns"] / probed if probed else None,
         delayed_share=min(1.0, fields["delayed_ns"] / probed) if probed else None,
+        node=node,
     )

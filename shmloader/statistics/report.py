@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shmloader.ring.growth import in_units
 from shmloader.statistics.causes import ms, plural, rate
-from shmloader.statistics.stats import Stats, Times
+from shmloader.statistics.stats import Stats, Times, WorkerStats
 from shmloader.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Report:
         messages += self.of_dataset
         if self.stats.batches:
             messages.append(("measured", measured(self.stats)))
+        messages += [("far", line) for line in lines_of_nodes(self.stats)]
         messages += [("", line) for line in table_of_workers(self.stats)]
         return messages
 
@@ -118,6 +120,25 @@ def _spread(times: Times) -> str:
     return f"{ms(times.p50_s)} (p99 {ms(times.p99_s)})"
 
 
+def lines_of_nodes(stats: Stats) -> list[str]:
+    """A line for each machine with far workers: how many, their share of the batches, how quick, and bytes a second."""
+    of_nodes: dict[str, list[WorkerStats]] = {}
+    for worker in stats.workers or ():
+        if worker.node is not None:
+            of_nodes.setdefault(worker.node, []).append(worker)
+    whole = sum(worker.published for worker in stats.workers or ())
+    lines = []
+    for node, workers in sorted(of_nodes.items()):
+        made = sum(worker.published for worker in workers)
+        text = f"{plural(len(workers), 'worker')} on {node} made {plural(made, 'batch', 'es')}"
+        if made and stats.elapsed_s:
+            busy = sum(worker.busy_s for worker in workers)
+            bytes_per_s = made * (stats.batch_bytes or 0) / stats.elapsed_s
+            text += f", {_share(made, whole)} of all, in {ms(busy / made)} each, {in_units(round(bytes_per_s))}/s"
+        lines.append(text)
+    return lines
+
+
 WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core", "no core", "waited for")
 
 
@@ -131,7 +152,7 @@ def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
     for worker in workers:
         spent = worker.busy_s + worker.idle_s + worker.slot_wait_s
         rows.append((
-            str(worker.worker),
+            str(worker.worker) if worker.node is None else f"{worker.worker} on {worker.node}",
             f"{worker.published:,}",
             ms(worker.busy_s / worker.published),
             _share(worker.fetch_s, worker.busy_s),

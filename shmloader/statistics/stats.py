@@ -42,6 +42,9 @@ class WorkerStats:
         cpu_share: The part of busy_s in which it ran on a core; above 1 if several of its threads did.  None: not known
             yet, because the kernel is asked at most 20 times a second.
         delayed_share: The part of busy_s in which it could have run, but had no core.
+        node: The machine of a far worker; None: it runs on this one.  Of a far worker, fetch_s goes from the request,
+            or the batch before, to the answer; collate_s is the time to receive the bytes; cpu_share and delayed_share
+            are its stand-in's.
     """
 
     worker: int
@@ -54,6 +57,7 @@ class WorkerStats:
     waited_for_s: float
     cpu_share: float | None
     delayed_share: float | None
+    node: str | None = None
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Trace:
         self._pids: list[int] = []
         self._by_thread = False
         self._replaced: list[tuple[weakref.ref[Any], str, Any]] = []
+        self.nodes: Callable[[], dict[int, str]] = dict  # the machines of far workers
         self._owner = os.getpid()
         self._writing = threading.Lock()
         self.written = False
@@ -125,6 +126,7 @@ class Trace:
             self._sent,
             self._by_thread,
             self._began_at,
+            self.nodes(),
         )
         self._log.keep(0)  # frees the memory, which may have been a gigabyte
         _write(self.path, json.dumps(trace_of(recorded)))

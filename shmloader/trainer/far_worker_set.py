@@ -26,6 +26,7 @@ class FarWorkerSet(WorkerSet):
     Args:
         far: The far workers.
         local: How many local ones there are.
+        nodes: Gets the machine of each far worker, by its number.
 
     All others are WorkerSet's.
     """
@@ -38,6 +39,7 @@ class FarWorkerSet(WorkerSet):
         *,
         far: FarWorkers,
         local: int,
+        nodes: dict[int, str],
         respawn: bool,
         timeout: float,
         outlives: bool,
@@ -47,6 +49,7 @@ class FarWorkerSet(WorkerSet):
         )  # fmt: skip
         self._far = far
         self._local = local
+        self._nodes = nodes
         self._doors: list[Door] = []
         self._session: FarSession | None = None
 
@@ -60,9 +63,10 @@ class FarWorkerSet(WorkerSet):
         with held():
             for number in range(self._local, count):
                 try:
-                    self._doors.append(Door(address, number, count, os.urandom(SECRET), far.heartbeat, here))
+                    door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
                 except OSError as error:
                     raise _no_door(error, address, number, count) from None
+                self._doors.append(door)
             with let_through():  # to pickle the dataset may take long
                 self._session = far.begin([door.ticket for door in self._doors], arguments)
         if not self._local:  # nobody on this machine needs what takes long to unpickle
@@ -85,6 +89,12 @@ class FarWorkerSet(WorkerSet):
     def _door(self, index: int) -> Door:
         return self._doors[index - self._local]
 
+    def note_nodes(self) -> None:
+        """Look on which machines the far workers are now.  Where one is lost, its last machine stays."""
+        for door in self._doors:
+            if node := door.node():
+                self._nodes[door.ticket.number] = node
+
     # --------------------------------------------------------------------------------------------------- deaths
 
     def _end_by_server(self, index: int) -> str:
@@ -98,9 +108,22 @@ class FarWorkerSet(WorkerSet):
 
     def _far_end(self, index: int) -> str:
         """Why a stand-in ended, if that was for its far worker; otherwise empty."""
-        if index < self._local or not (note := self._door(index).note()):
+        if index < self._local or not (note := self._door(index).note()[0]):
             return ""
         return f"{note} {self._place(index)}"
+
+    def _begun(self, index: int) -> tuple[bool, list[int]]:
+        """Whether a stand-in lost its far worker with batches under way, and which of them that had begun."""
+        held = self._ring.sequences.holds(index)
+        note, begun = self._door(index).note() if index >= self._local else ("", None)
+        return bool(note and held), [sequence for sequence in held if sequence == begun]
+
+    def _is_to_blame(self, index: int) -> bool:
+        lost, begun = self._begun(index)
+        return not lost or bool(begun)
+
+    def _suspects(self, index: int) -> list[int]:
+        return self._begun(index)[1] or super()._suspects(index)
 
     def _place(self, index: int) -> str:
         return "" if self._session is None else self._session.place(index - self._local)
@@ -124,6 +147,7 @@ class FarWorkerSet(WorkerSet):
 
     def _close_pipes(self) -> None:
         super()._close_pipes()
+        self.note_nodes()
         for door in self._doors:
             door.close_note()
 

@@ -177,16 +177,19 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """The workers, which have not started: the loader's own, or those of the crew that it shares."""
         respawn, reissue = options.respawns, not self._streams
         if options.far_workers is not None:
-            return FarWorkerSet(
+            far = FarWorkerSet(
                 context_of(loader, options),
                 self._ring,
                 self._segment,
                 far=options.far_workers,
                 local=local_workers(loader),
+                nodes=self._account.nodes,
                 respawn=respawn,
                 timeout=self._timeout,
                 outlives=options.workers_outlive_signals,
             )
+            self._account.note_nodes = weakref.WeakMethod(far.note_nodes)
+            return far
         if options.crew is None:
             return WorkerSet(
                 context_of(loader, options),

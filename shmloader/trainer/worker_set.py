@@ -278,9 +278,13 @@ class WorkerSet:
         """Whether what this worker did here may have been its death."""
         return True
 
+    def _suspects(self, index: int) -> list[int]:
+        """The sequences over which this worker may have died, the likeliest first."""
+        return self._ring.sequences.owes(index)
+
     def _count_death(self, index: int, ended: str) -> None:
         """Raise if it is one too many over one batch."""
-        debts = self._ring.sequences.owes(index)
+        debts = self._suspects(index)
         # where work is stolen, several workers may die over one sequence
         stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.oldest)
         deaths = self._deaths.get(stuck, 0) + 1

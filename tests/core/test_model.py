@@ -43,6 +43,8 @@ STOLEN: dict[str, Any] = {"sequences": 3, "steal": True}
 STOLEN_KILLED: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True}
 STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal": True}
 AHEAD: dict[str, Any] = ALONE | {"looks_ahead": True}
+SEVERAL: dict[str, Any] = ALONE | {"in_flight": 2}  # claimed at once, by a stand-in of a far worker
+SEVERAL_STOLEN: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True, "in_flight": 2}
 CHUNKS: dict[str, Any] = {"chunks": (2, 2)}
 RAGGED: dict[str, Any] = {"chunks": (1, 2, 1)}
 # The second batch lies between the chunks of the first, and begins before it; a window of one sequence follows.
@@ -72,6 +74,14 @@ SOUND: dict[str, dict[str, Any]] = {
     "stolen, a worker killed, which is an error": STOLEN_KILLED | {"respawn": False},
     "stolen, two killed": STOLEN_ONE | {"kills": 2},
     "stolen, a worker killed that keeps a batch": STOLEN_ONE | {"keeps": 1},
+    "several claimed, a worker killed, ended at any time": SEVERAL | {"kills": 1, "quits": True},
+    "several claimed, a worker killed, any order": SEVERAL | {"kills": 1, "in_order": False},
+    "several claimed, a worker killed three times, which remembers": SEVERAL | {"kills": 3, "remember": True},
+    "several claimed, more than are in flight, a worker killed": SEVERAL | {"entries": 3, "sequences": 4, "kills": 1},
+    "several claimed, a worker dismissed": DISMISSED | {"in_flight": 2},
+    "several claimed, a worker dismissed and killed": DISMISSED | {"in_flight": 2, "kills": 1, "respawn": False},
+    "several claimed, stolen": STOLEN | {"in_flight": 2},
+    "several claimed, stolen, a worker killed": SEVERAL_STOLEN,
     "chunks, lent": CHUNKS | {"spare": 1},
     "chunks, a worker killed": {"chunks": (2,), "kills": 1},
     "chunks, a batch kept by two, one killed": CHUNKS_KEPT | {"chunks": (2,)},
@@ -84,6 +94,7 @@ SOUND: dict[str, dict[str, Any]] = {
 
 # Their parts are sound alone: those above that have no more than one of them.
 LARGE = (
+    "several claimed, stolen, a worker killed",
     "chunks, stolen, a worker killed",
     "chunks, a batch kept by two, one killed",
     "stolen, two killed",
@@ -107,6 +118,10 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "look ahead reads what is open to all": (STOLEN | {"looks_ahead": True}, TASKS),
     "claim by store": (STOLEN, ONE_WRITER),
     "claim does not record who": (STOLEN, NO_DEADLOCK),
+    "who has claimed is recorded when that is taken up": (SEVERAL_STOLEN | {"workers": 1}, NO_DEADLOCK),
+    "what was put aside last is taken up first": (SEVERAL | {"kills": 1, "remember": True}, DRAWN),
+    "a worker sleeps over what it has put aside": (SEVERAL, NO_DEADLOCK),
+    "a dismissed worker leaves what it has put aside": (DISMISSED | {"in_flight": 2}, DUTY),
     # publish names the worker and not the process, so its CAS is no help once the successor has claimed the same
     "recover by timeout": (KILLED_ALONE, ONE_WRITER),
     "recover by timeout, publish by store": (KILLED_ALONE, ONE_WRITER),
@@ -125,6 +140,7 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "death is forgotten after the successor's start": (KILLED_TWICE, NO_DEADLOCK),
     "respawn before revoke": (KILLED_ALONE, NO_DEADLOCK),
     "no revoke": (KILLED_ALONE, NO_DEADLOCK),
+    "one claim of a dead worker is revoked": (SEVERAL | {"kills": 1}, NO_DEADLOCK),
     "revoke opens to the successor alone": (STOLEN_ONE, NO_IDLER),
     "revocations are not counted": (STOLEN_ONE, NO_IDLER),
     "revocations are counted too early": (STOLEN_ONE, NO_IDLER),

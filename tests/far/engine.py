@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -20,7 +21,7 @@ CONTEXT = get_context("forkserver")  # it imports torch once, for all of them
 
 def work(ticket: Ticket, pickled: bytes) -> None:
     """What a far worker's process does."""
-    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process)
+    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
 
 
 def kept_template(dataset: Any) -> Iterator[None]:
@@ -36,12 +37,15 @@ class Here(FarWorkers):
 
     Args:
         num: How many.
-        heartbeat, libraries: As in FarWorkers.
+        heartbeat, libraries, in_flight: As in FarWorkers.
         restarts: Whether one that dies is started again.
     """
 
-    def __init__(self, num: int, heartbeat: float = 60.0, libraries: str = "warn", restarts: bool = True) -> None:
+    def __init__(
+        self, num: int, heartbeat: float = 60.0, libraries: str = "warn", restarts: bool = True, in_flight: int = 2
+    ) -> None:
         self.num, self.heartbeat, self.libraries, self.restarts = num, heartbeat, libraries, restarts
+        self.in_flight = in_flight
         self.session: Session | None = None
         self.tickets: list[Ticket] = []
 
@@ -88,7 +92,8 @@ class Session(FarSession):
                     del living[far]
 
     def kill(self, far: int, number: int = signal.SIGKILL) -> None:
-        os.kill(self.processes[far].pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before, and is about to be started again
+            os.kill(self.processes[far].pid, number)
 
     def wait(self) -> None:
         pass

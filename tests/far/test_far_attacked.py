@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import assert_same, iterate
 from engine import CONTEXT, Here, kept_template
-from test_wire import PLAN, Pretending, words
+from pretended import PLAN, Pretending, until_gone, words
 from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
@@ -119,7 +119,6 @@ def made(*seeded: bool) -> list[bytes]:
     for each in seeded:
         at_work = maker(each)
         got.append(bytes(at_work.make(Ask(0, 5, 0, 7, NO_EPOCH, 0, 2, 8, 0, 0), [0], b"")[-1]))
-        at_work.sent()
         at_work.close()
     return got
 
@@ -293,7 +292,7 @@ def _template() -> Iterator[None]:
 def claims(facts: bytes) -> Callable[[Link], None]:
     def speak(link: Link) -> None:
         link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
-        link.receive(1)
+        until_gone(link)
 
     return speak
 

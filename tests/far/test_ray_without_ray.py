@@ -20,6 +20,7 @@ from shmloader.ray import workers
     [
         ({"num": 0}, "num should be a positive integer of actors, but got num=0"),
         ({"num": True}, "num should be a positive integer of actors"),
+        ({"in_flight": 0}, "in_flight should be a positive integer of batches, but got in_flight=0"),
         ({"num_cpus": -1}, "num_cpus should be a number of 0 or more, but got num_cpus=-1"),
         ({"start_timeout": "1"}, "start_timeout should be a number of 0 or more"),
         ({"heartbeat": 1}, "heartbeat should be a number of seconds, 3 or more, but got heartbeat=1"),

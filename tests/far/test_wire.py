@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pickle
-import select
 import socket
-import struct
 import threading
 import time
 import warnings
@@ -19,33 +15,30 @@ import pytest
 import torch
 from conftest import assert_same
 from engine import Here, kept_template
-from torch.utils.data import Dataset
+from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, until_gone, words
 
 import shmloader
 from shmloader.far import door as door_module
 from shmloader.far.door import Door
-from shmloader.far.facts import differences, facts
+from shmloader.far.facts import facts
 from shmloader.far.frames import (
     ANSWER,
-    ASK,
-    BATCH,
-    BEAT,
-    BEATS,
     READY,
     Answer,
-    Ask,
-    Garbage,
-    check,
-    pack_task,
-    unpack_task,
+    beat,
 )
-from shmloader.far.layout import Layouts
-from shmloader.far.link import Gone, Link
+from shmloader.far.link import Link
 from shmloader.far.maker import _knock
 from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, near_proof, nonce
 from shmloader.far_workers import FarSession, Ticket
 
-SECRET = b"s" * 32
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
+    yield made
+    made.close()
+    made.close_note()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,33 +58,6 @@ def is_refused(sock: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
-
-
-@pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
-    yield made
-    made.close()
-    made.close_note()
-
-
-class Admitting(threading.Thread):
-    """Waits at a door in a thread, as a stand-in does in its process; keeps the warnings that it gave."""
-
-    def __init__(self, door: Door) -> None:
-        super().__init__()
-        self.door = door
-        self.link: Link | None = None
-        self.warned: list[str] = []
-        self.start()
-
-    def run(self) -> None:
-        self.link = self.door.admit()
-
-    def end(self) -> Link | None:
-        self.join(60)
-        assert not self.is_alive()
-        return self.link
 
 
 @pytest.fixture
@@ -210,55 +176,6 @@ def test_a_door_that_is_closed_lets_its_stand_in_leave(door: Door) -> None:
 # ------------------------------------------------------------------------------------------------ who knows the secret
 
 
-class Pretended(FarSession):
-    """A far worker that knows the secret, and says what a test wants."""
-
-    def __init__(self, ticket: Ticket, speak: Callable[[Link], None]) -> None:
-        self.ticket, self.speak = ticket, speak
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def run(self) -> None:
-        while (link := _knock(self.ticket)) is not None:
-            with link, contextlib.suppress(Gone):
-                self.speak(link)
-
-    def wait(self) -> None:
-        pass
-
-    def place(self, far: int) -> str:
-        return ""
-
-    def close(self) -> None:
-        self.thread.join(60)
-
-
-class Pretending(Here):
-    def __init__(self, speak: Callable[[Link], None], **options: Any) -> None:
-        super().__init__(1, **options)
-        self.speak = speak
-
-    def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
-        return Pretended(tickets[0], self.speak)
-
-
-def is_ready(link: Link) -> Ask:
-    """Be ready, and wait for a request."""
-    told = json.dumps(facts()).encode()
-    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
-    ask = Ask(*ASK.unpack(link.receive(ASK.size)))
-    link.receive(ask.task + ask.states)
-    return ask
-
-
-PLAN = pickle.dumps((torch.uint8,))
-GOOD = Answer(BATCH, 0, 4, 4 * 8, len(PLAN), 0, 0, 0, 0)
-
-
-def words(*numbers: int) -> bytes:
-    return struct.pack(f"{len(numbers)}q", *numbers)
-
-
 def says(**wrong: Any) -> Callable[[Link], None]:
     """An answer that is right but for this."""
     after = wrong.pop("after", words(7, 0, 1, 4) + PLAN + b"\x01\x02\x03\x04")
@@ -266,7 +183,7 @@ def says(**wrong: Any) -> Callable[[Link], None]:
     def speak(link: Link) -> None:
         is_ready(link)
         link.send(ANSWER.pack(*GOOD._replace(**wrong)), after)
-        link.receive(1)  # until the stand-in is gone
+        until_gone(link)
 
     return speak
 
@@ -278,7 +195,7 @@ def cut_short(link: Link) -> None:
 
 def no_answer(link: Link) -> None:
     link.send(os.urandom(4096))
-    link.receive(1)
+    until_gone(link)
 
 
 @pytest.mark.parametrize(
@@ -309,17 +226,6 @@ def test_what_no_far_worker_sends_is_refused(speak: Callable[[Link], None], why:
     assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
 
 
-class Numbers(Dataset[int]):
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index >= 8:
-            raise IndexError
-        return index
-
-
-DATASET = Numbers()  # one for all, so that they share a template process
 THERE = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5, 6, 7])]
 
 
@@ -328,11 +234,11 @@ def test_the_same_answers_without_a_fault_are_a_batch() -> None:
 
     def speak(link: Link) -> None:
         ask = is_ready(link)
-        link.send(BEATS, ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4), PLAN)
+        link.send(beat(0), ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4), PLAN)
         for byte in b"\x01\x02\x03\x04":  # slowly
             time.sleep(0.01)
             link.send(bytes([byte]))
-        link.receive(1)
+        until_gone(link)
 
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=Pretending(speak)) as loader:
         assert_same(next(iter(loader)), torch.tensor([1, 2, 3, 4], dtype=torch.uint8))
@@ -368,78 +274,11 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
 
 def test_other_libraries_are_refused_where_asked() -> None:
     def speak(link: Link) -> None:
-        told = json.dumps({**facts(), "torch": "1.0"}).encode()
+        told = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
         link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
-        link.receive(1)
+        until_gone(link)
 
     far = Pretending(speak, libraries="raise")
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
         next(iter(loader))
     assert f"torch {facts()['torch']} here and 1.0 there" in str(error.value)
-
-
-# ----------------------------------------------------------------------------------------------------------- frames
-
-
-@pytest.mark.parametrize("task", [5, -1, [], [3, 1, 2], pickle.dumps("a key")])
-def test_tasks_arrive_as_they_were(task: Any) -> None:
-    assert unpack_task(*pack_task(task)) == task
-
-
-@pytest.mark.parametrize(("kind", "data"), [(1, b""), (1, b"x" * 16), (2, b"x" * 7), (9, b"")])
-def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
-    with pytest.raises(Garbage):
-        unpack_task(kind, data)
-
-
-def test_a_beat_is_a_head_alone() -> None:
-    assert Answer(*ANSWER.unpack(BEATS)).kind == BEAT
-    with pytest.raises(Garbage):
-        check(Answer(*ANSWER.unpack(BEATS)), 0, 1 << 20)
-
-
-def test_a_layout_is_checked_again_with_fewer_bytes() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    assert layouts.check(meta, numbers, PLAN, 4) == PLAN
-    assert layouts.check(meta, numbers, b"", 4) == PLAN
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, b"", 3)
-
-
-def test_a_plan_with_the_number_of_another_one_is_checked_anew() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    layouts.check(meta, numbers, PLAN, 4)
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, pickle.dumps((torch.float64,)), 4)
-
-
-def test_a_link_sends_more_than_the_kernel_holds() -> None:
-    near, far = socket.socketpair()
-    data = os.urandom(20 << 20)
-    with near, far:
-        got = bytearray(len(data))
-
-        def drain() -> None:
-            poll = select.poll()
-            poll.register(far, select.POLLIN)
-            at = 0
-            while at < len(data):
-                poll.poll()
-                at += far.recv_into(memoryview(got)[at:])
-
-        thread = threading.Thread(target=drain)
-        thread.start()
-        link = Link.__new__(Link)
-        near.setblocking(False)
-        link._sock, link._patience, link._leave = near, 60.0, -1
-        link._polls = {wanted: link._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
-        link.send(data[:5], b"", memoryview(data)[5:])
-        thread.join()
-    assert got == data
-
-
-def test_differences_are_named() -> None:
-    assert differences(facts(), facts()) == ""
-    assert differences({"a": "1"}, {"a": "2", "b": "3"}) == "a 1 here and 2 there, b unknown here and 3 there"

@@ -15,10 +15,12 @@ import re
 from dataclasses import dataclass, field
 
 from shmloader.core.onlooker import Onlooker, OtherVersion
+from shmloader.far.door import NODE, node_in
 from shmloader.system.processes import files_of, inner_pid, processes_of
 
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")
 STACKS = "/memfd:shmloader_stacks (deleted)"
+FAR = f"/memfd:{NODE} (deleted)"
 
 Key = tuple[int, int]  # the device and the inode number of a file
 
@@ -31,11 +33,13 @@ class Held:
         key: The key of its memory.
         ring: Its words.
         holders: Their pids here, by the pids that they have in their own namespace.
+        nodes: The machines of far workers, by the pids here of their stand-ins.
     """
 
     key: Key
     ring: Onlooker
     holders: dict[int, int] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
 
     def pid_of(self, inner: int) -> int:
         """The pid here of a process that the ring names; 0 if it is not known.
@@ -68,11 +72,16 @@ class Rings:
         """The rings that exist now, the oldest first."""
         held: dict[Key, Held] = {}
         seen: set[Key] = set()
+        nodes: dict[int, str] = {}
         self.others = set()
         for pid in processes_of(None if os.geteuid() == 0 else os.geteuid()):
             for number, target in files_of(pid).items():
                 if SEGMENT.match(target):
                     self._note(pid, f"/proc/{pid}/fd/{number}", held, seen)
+                elif target == FAR:
+                    nodes[pid] = _node(f"/proc/{pid}/fd/{number}")
+        for one in held.values():
+            one.nodes = {pid: nodes[pid] for pid in one.holders.values() if nodes.get(pid)}
         self._known = {key: ring for key, ring in self._known.items() if key in seen}
         mine = [one for one in held.values() if not one.ring.closed and self._is_asked_for(one)]
         return sorted(mine, key=lambda one: one.ring.started_at)
@@ -94,6 +103,17 @@ class Rings:
     def _is_asked_for(self, held: Held) -> bool:
         trainer = held.trainer
         return bool(trainer) and (self._pid is None or trainer == self._pid)
+
+
+def _node(path: str) -> str:
+    """The machine that a stand-in names; empty if it names none."""
+    with contextlib.suppress(OSError):  # the process is gone, or may not be inspected
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return node_in(fd)
+        finally:
+            os.close(fd)
+    return ""
 
 
 def _open(path: str) -> Onlooker | None:

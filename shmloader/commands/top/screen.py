@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 def cells(lane: LaneView) -> tuple[str, ...]:
     """A worker's line."""
     return (
-        str(lane.worker),
+        f"{lane.worker} on {lane.node}" if lane.node else str(lane.worker),
         str(lane.pid or "-"),
         lane.doing,
         f"{lane.for_s:.1f} s",

@@ -37,6 +37,7 @@ class LaneView:
         memory_bytes: Its memory, without files and the ring.
         stuck: Whether it is stopped, dead or gone.
         awaited: Whether the trainer waits for the batch that it holds.
+        node: The machine of a far worker, of which pid is the stand-in; empty: it runs on this one.
     """
 
     worker: int
@@ -49,6 +50,7 @@ class LaneView:
     memory_bytes: int
     stuck: bool
     awaited: bool
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,10 @@ def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
     if awaited.state == "open":
         return f"batch {awaited.batch}, which worker {awaited.owner} has not claimed yet"
     lane = next((lane for lane in lanes if lane.worker == awaited.owner), None)
-    found = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
+    if lane is None or not lane.pid:
+        return f"batch {awaited.batch}, held by worker {awaited.owner}, which is gone"
+    on = f" on {lane.node}" if lane.node else ""
+    found = f"{on} (pid {lane.pid}), which {lane.doing}"
     return f"batch {awaited.batch}, held by worker {awaited.owner}{found}"
 
 
@@ -212,4 +217,5 @@ def _lane(
         memory_bytes=resident_bytes(pid) if pid else 0,
         stuck=stuck,
         awaited=awaited,
+        node=held.nodes.get(pid, ""),
     )

@@ -7,6 +7,7 @@ trainer, and the thread that watches the workers run them.  A state is a string 
 reachable states, breadth first, so the trace to the first bad state is the shortest.
 
     worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
+             take up   the first of what it has claimed and put aside; only then it writes that half
              claim     the CAS, where another may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
              peek, read  upcoming(): the word of another sequence of its own, then the task behind it
@@ -23,8 +24,13 @@ A batch is one sequence.  With `chunks` it is several sequences, and each fills 
 `windows`, batches are opened in windows, where the sequences of one batch lie between those of another one: NOTE
 [ Windows ] in ring.pxd.
 
+With `in_flight` above 1, a worker is the stand-in of a far worker: NOTE [ Far workers ].  It puts aside what it claims.
+It claims again without sleeping (claim_at_once()), until it has so many or none is open.  Then it takes up what it
+claimed first, and publishes that.  put_aside() and take_up() write no word of the protocol.  But several words are in
+CLAIMED for one worker, which fills the payload of one of them, and after a death all of them must be opened again.
+
 If workers remember, a generator's state is a number: 0 if it was only seeded, otherwise 1 + the last sequence for which
-it was drawn from.  A worker draws when it claims.  Its first claim recalls what its predecessor left.
+it was drawn from.  A worker draws when it claims, or takes up.  The first time, it recalls what its predecessor left.
 
 If sequences are open to all workers (`steal`), open() rings one bell after another until one of them wakes a worker.
 After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
@@ -112,6 +118,7 @@ INCARNATION, KEEPS = _bytes(WORKERS), _bytes(WORKERS)
 # generators, plus 1 (0: it has not begun); the sequence it published last, plus 1; the half that it writes
 VOUCHER, REMEMBERED = _bytes(2 * WORKERS), _bytes(2 * WORKERS)
 STATES, PUBLISHED, HALVES = (_bytes(WORKERS) for _ in range(3))
+ASIDE = _bytes(WORKERS * ENTRIES)  # of each worker: the sequences, plus 1, that it has put aside, the first one first
 PEEKED = _bytes(WORKERS + 1)  # the sequence whose task a worker is about to read without having claimed it, plus 1
 # the trainer, and its books: what it uses each payload for, and what is really read through it
 TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, SEEN = (_bytes() for _ in range(6))
@@ -134,8 +141,8 @@ ANY = NOBODY = 255
 
 (
     START, LOOK, CLAIM, LEAVE, FORGET, BEGIN, WRITE, VOUCH, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP,
-    RISE, PEEK, TASK, ASLEEP, LEFT, DEAD,
-) = range(22)  # fmt: skip
+    RISE, PEEK, TASK, TAKE_UP, ASLEEP, LEFT, DEAD,
+) = range(23)  # fmt: skip
 (
     T_OPEN, T_TASK, T_RING, T_WAKE, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY, T_DISMISS,
     T_HEED, T_QUIET, T_WHO, T_REVOKE, T_COUNT, T_ROUSE, T_ROUSED, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
@@ -151,7 +158,7 @@ def _names(who: str, steps: str) -> list[str]:
 # of the steps, for traces
 WORKER_STEPS = "start look claim leave forget begin write vouch publish late ring clear wake announce again sleep rise"
 WORKER_STEPS += " peek read"  # upcoming()
-W_NAMES = [_names(f"w{w}", WORKER_STEPS) for w in range(WORKERS + 1)]
+W_NAMES = [[*_names(f"w{w}", WORKER_STEPS), f"w{w} take up"] for w in range(WORKERS + 1)]
 T_NAMES = _names("trainer", "open task ring wake look take announce again sleep asleep copy dismiss heed quiet who "
                             "revoke count rouse roused respawn stop toll join")  # fmt: skip
 WATCHER_NAMES = _names("watcher", "note alarm add wake")
@@ -170,6 +177,7 @@ class Ring:
         chunks: of how many sequences each batch is, in order; None: of one.  Then `sequences` is their sum.
         windows: of each window that is opened as a whole, the batch of each sequence; None: there are no windows.
         respawn: what follows a death: another takes the dead one's place, or the run ends.
+        in_flight: how many sequences a worker claims before it publishes the first of them.
         looks_ahead: whether workers read tasks that are open for them before they claim them.
         remember: whether workers leave the states of their generators to those that take their places.
         kills, keeps: how many workers may be killed, how many batches kept.
@@ -188,6 +196,7 @@ class Ring:
     chunks: tuple[int, ...] | None = None
     windows: tuple[tuple[int, ...], ...] | None = None
     respawn: bool = True
+    in_flight: int = 1
     looks_ahead: bool = False
     remember: bool = False
     kills: int = 0
@@ -358,8 +367,35 @@ class Ring:
         if s[MEANT + e] not in (w, ANY):
             raise Violated(OWN)
         s[STATE + e] = CLAIMED
-        if self.mutant != "claim does not record who":
+        if self.mutant not in ("claim does not record who", "who has claimed is recorded when that is taken up"):
             s[OWNER + e] = self.name(s, w)
+        return self.fill(s, me, w) if self.in_flight == 1 else self.put_aside(s, me, w)
+
+    def put_aside(self, s: bytearray, me: int, w: int) -> int:
+        """Leave what was just claimed; returns where it goes on."""
+        cursor, aside = s[CURSOR + me], self.aside(s, w)
+        self.set_aside(s, w, [*aside, cursor])
+        s[CURSOR + me] = cursor + 1 if self.in_order else 0
+        return LOOK if len(aside) + 1 < self.in_flight else TAKE_UP
+
+    def take_up(self, s: bytearray, me: int, w: int) -> int:
+        """Go on with what was put aside first; returns where."""
+        aside = self.aside(s, w)
+        s[CURSOR + me] = aside.pop(-1 if self.mutant == "what was put aside last is taken up first" else 0)
+        self.set_aside(s, w, aside)
+        if self.mutant == "who has claimed is recorded when that is taken up":
+            s[OWNER + s[CURSOR + me] % self.entries] = self.name(s, w)
+        return self.fill(s, me, w)
+
+    def aside(self, s: bytes | bytearray, w: int) -> list[int]:
+        """The sequences that a worker has put aside, the first one first."""
+        return [seq - 1 for seq in s[ASIDE + w * ENTRIES : ASIDE + (w + 1) * ENTRIES] if seq]
+
+    def set_aside(self, s: bytearray, w: int, aside: list[int]) -> None:
+        s[ASIDE + w * ENTRIES : ASIDE + (w + 1) * ENTRIES] = bytes(seq + 1 for seq in aside).ljust(ENTRIES, b"\0")
+
+    def fill(self, s: bytearray, me: int, w: int) -> int:
+        """Write the first half of what is claimed; returns where it goes on."""
         s[CURRENT + me] = self.row(s, s[CURSOR + me]) + 1
         self.write(s, me, TORN)
         s[OUTCOME + self.described_in(s[CURSOR + me])] = FILLED  # until it turns out to be kept
@@ -392,7 +428,7 @@ class Ring:
         return PUBLISH
 
     def draw(self, s: bytearray, w: int) -> None:
-        """The batch that was just claimed takes numbers from the generators."""
+        """The batch that the worker begins takes numbers from the generators."""
         if not s[STATES + w]:
             good = self.recalled(s, w)
             s[STATES + w] = 1 + (s[REMEMBERED + 2 * w + good] if good is not None else 0)
@@ -452,13 +488,16 @@ class Ring:
             if first:
                 s[LEAVING + me] = s[DISMISSED + w]
             over = first and s[STOP] and mutant != "stop is looked at before sleeping only"
+            at_once = s[ASIDE + w * ENTRIES] > 0 and mutant != "a worker sleeps over what it has put aside"
+            if at_once and mutant != "a dismissed worker leaves what it has put aside":
+                over = over or (first and bool(s[DISMISSED + w]))
             found = None if over else self.look(s, me, w)
             if over:
-                to = LEFT
+                to = TAKE_UP if at_once else LEFT
             elif found:
                 to = CLAIM if self.steal else self.claim(s, me, w)  # nobody else may claim it: all in one step
             elif found is not None:
-                to = LEFT if s[LEAVING + me] else ANNOUNCE
+                to = LEFT if s[LEAVING + me] else TAKE_UP if at_once else ANNOUNCE
                 if mutant == "dismissed is looked at after the tasks":
                     to = LEAVE
         elif pc == CLAIM:
@@ -470,6 +509,8 @@ class Ring:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
         elif pc in (PEEK, TASK):
             to = self.peek(s, me, w)
+        elif pc == TAKE_UP:
+            to = self.take_up(s, me, w)
         elif pc in (FORGET, BEGIN, WRITE, VOUCH):
             to = self.leave_states(s, w)
         elif pc in (PUBLISH, LATE):
@@ -851,9 +892,11 @@ class Ring:
             w, e = s[VICTIM], s[K + T]
             if (s[STATE + e], s[OWNER + e]) == (CLAIMED, self.name(s, w)) and mutant != "no revoke":
                 s[STATE + e] = OPEN
+                if mutant == "one claim of a dead worker is revoked":
+                    s[K + T] = self.entries - 1
                 if self.steal and mutant != "revoke opens to the successor alone":
                     s[OWNER + e] = ANY
-            s[K + T] = (e + 1) % self.entries
+            s[K + T] = (s[K + T] + 1) % self.entries
             if not s[K + T]:
                 self.forget_kept(s, w)
                 rouse = T_ROUSE if counted else T_COUNT
@@ -953,6 +996,7 @@ class Ring:
                 n[PC + w] = DEAD
                 for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER, STATES, HALVES, PEEKED):
                     n[at + w] = 0
+                self.set_aside(n, w, [])
                 n[BELL + w] &= SLEEPER
                 yield f"! w{w} is killed", n
             if s[KEEPINGS] and pc == PUBLISH and not s[KEEPS + w]:
@@ -1014,7 +1058,7 @@ class Ring:
         return s[TRAINER] == T_DONE and s[CLOSER] in (C_AWAY, C_DONE)
 
 
-if __name__ == "__main__":  # in tests/: python -m model.ring_model "sequences=3, kills=1" ...
+if __name__ == "__main__":  # in tests/core: python -m model.ring_model "sequences=3, kills=1" ...
     for options in sys.argv[1:]:
         began, found = time.process_time(), explore(Ring(**eval(f"dict({options})")), most=4_000_000)
         print(f"{options}: {found.violated or 'all properties hold'}, {found.states} states, "

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 import ray
-import scripts
 from conftest import assert_same, seed_all
 from drawn import Drawn
-from ray.cluster_utils import Cluster
+from ray_nodes import PATH, actors, cluster_of, until
 from torch.utils.data import Dataset
 
 import shmloader
 import shmloader.ray
 
-PATH = os.pathsep.join(
-    [str(scripts.ROOT), *(str(scripts.ROOT / "tests" / name) for name in (".", "far", "far/with_ray"))]
-)
-CPUS = 2  # of each node
-KILLS = int(os.environ.get("KILLS", "12"))
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
-    made.add_node(num_cpus=CPUS)
-    made.add_node(num_cpus=CPUS)
-    ray.init(address=made.address, runtime_env={"env_vars": {"PYTHONPATH": PATH}}, log_to_driver=False)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with cluster_of({}, {}) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -51,25 +37,6 @@ def nothing_left() -> Iterator[None]:
     yield
     if ray.is_initialized():
         assert until(lambda: not actors()), f"{actors()} are left"
-
-
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def actors(doing: str = "") -> list[int]:
-    """The processes that are our actors; those that are doing this, if it is given."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if f"ray::FarWorker{doing}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
 
 
 def batches(local: int, far: Any = None, *, dataset: Any = None, epochs: int = 1, **options: Any) -> list[Any]:
@@ -154,29 +121,6 @@ class Long(Drawn):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("options", [{"schedule": "steal"}, {}], ids=["steal", "round robin"])
-def test_actors_are_killed_at_random(cluster: Any, options: dict[str, Any]) -> None:
-    options = {"on_worker_death": "respawn", **options}
-    expected = batches(3, dataset=Long(400), **options)
-    chance = random.Random(5)
-    killed = 0
-    with shmloader.ray.Workers(2) as workers:
-        seed_all()
-        far: dict[str, Any] = {"num_workers": 1, "far_workers": workers}
-        with shmloader.DataLoader(Long(400), batch_size=4, shuffle=True, **far, **options) as loader:
-            got = []
-            for k, batch in enumerate(loader):
-                got.append(copy.deepcopy(batch))
-                if k % 7 == 3 and killed < KILLS:
-                    assert until(lambda: len(actors(".work")) == 2)  # otherwise the local worker makes all the rest
-                    os.kill(chance.choice(actors()), signal.SIGKILL)
-                    killed += 1
-    assert killed == min(KILLS, 14)
-    if options.get("schedule"):
-        got, expected = without_worker(got), without_worker(expected)
-    assert_same(got, expected)
-
-
 def test_a_death_raises_and_names_the_actor(cluster: Any) -> None:
     with (
         shmloader.ray.Workers(1) as workers,
@@ -188,25 +132,6 @@ def test_a_death_raises_and_names_the_actor(cluster: Any) -> None:
         with pytest.raises(RuntimeError) as error:
             list(iterator)
     assert "Far worker 0 is lost" in str(error.value) and "It is the Ray actor" in str(error.value)
-
-
-@pytest.mark.long
-def test_a_node_goes_and_another_one_comes(cluster: Any) -> None:
-    extra = cluster.add_node(num_cpus=CPUS, resources={"extra": 2})
-    options: dict[str, Any] = {"schedule": "steal", "on_worker_death": "respawn"}
-    expected = batches(3, dataset=Long(800), **options)
-    with shmloader.ray.Workers(2, resources={"extra": 1}) as workers:
-        seed_all()
-        far: dict[str, Any] = {"num_workers": 1, "far_workers": workers, "batch_size": 4, "shuffle": True}
-        with shmloader.DataLoader(Long(800), **far, **options) as loader:
-            got = []
-            for k, batch in enumerate(loader):
-                got.append(copy.deepcopy(batch))
-                if k == 20:
-                    cluster.remove_node(extra)
-                    extra = cluster.add_node(num_cpus=CPUS, resources={"extra": 2})
-    cluster.remove_node(extra)
-    assert_same(without_worker(got), without_worker(expected))
 
 
 # ---------------------------------------------------------------------------------------------- starting and ending
