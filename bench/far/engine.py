@@ -44,8 +44,8 @@ class _Session(FarSession):
         spawning = multiprocessing.get_context("spawn")
         self._between: list[Any] = []
         if delay is not None:
-            found, told = spawning.Pipe(False)
-            self._between.append(spawning.Process(target=between, args=(tickets, delay, told), daemon=True))
+            found, answer = spawning.Pipe(False)
+            self._between.append(spawning.Process(target=between, args=(tickets, delay, answer), daemon=True))
             self._between[0].start()
             tickets = found.recv()
         self._processes = [spawning.Process(target=_work, args=(each, pickled), daemon=True) for each in tickets]

@@ -55,15 +55,15 @@ class Far(Question):
         for case in self.given.cases:
             found[case] = {
                 way: {
-                    "batches_per_second": spread(of["batches_per_second"] for of in these),
-                    "trainer": spread(of["trainer"] for of in these),
-                    "workers": spread(of["workers"] for of in these),
-                    "of_memcpy": spread((of["trainer"] + of["workers"]) / max(of["memcpy"], 1e-9) for of in these),
+                    "batches_per_second": spread(one["batches_per_second"] for one in these),
+                    "trainer": spread(one["trainer"] for one in these),
+                    "workers": spread(one["workers"] for one in these),
+                    "of_memcpy": spread((one["trainer"] + one["workers"]) / max(one["memcpy"], 1e-9) for one in these),
                 }
                 for way in WAYS
                 if (
                     these := [
-                        of for of in measurements if (of["case"], of["way"]) == (case, way) and "failure" not in of
+                        one for one in measurements if (one["case"], one["way"]) == (case, way) and "failure" not in one
                     ]
                 )
             }
@@ -75,14 +75,14 @@ class Far(Question):
         for heading in ("case", "way", "batch/s", "trainer's CPU, us", "workers' CPU, us", "both, of a memcpy"):
             table.add_column(heading)
         for case, ways in result["summary"].items():
-            for number, (way, of) in enumerate(ways.items()):
+            for number, (way, one) in enumerate(ways.items()):
                 table.add_row(
                     "" if number else case,
                     way,
-                    shown(of["batches_per_second"], 1, all_of_it=True),
-                    shown(of["trainer"], 1e6, all_of_it=True),
-                    shown(of["workers"], 1e6, all_of_it=True),
-                    shown(of["of_memcpy"], 1, all_of_it=True),
+                    shown(one["batches_per_second"], 1, all_of_it=True),
+                    shown(one["trainer"], 1e6, all_of_it=True),
+                    shown(one["workers"], 1e6, all_of_it=True),
+                    shown(one["of_memcpy"], 1, all_of_it=True),
                 )
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "way"), style="red")

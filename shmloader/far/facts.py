@@ -22,10 +22,10 @@ def facts() -> dict[str, str]:
     return found
 
 
-def differences(here: dict[str, str], there: dict[str, str]) -> str:
+def differences(ours: dict[str, str], theirs: dict[str, str]) -> str:
     """How two machines differ, for people; empty if they do not."""
     return ", ".join(
-        f"{name} {here.get(name, 'unknown')} here and {there.get(name, 'unknown')} there"
-        for name in sorted({*here, *there})
-        if here.get(name) != there.get(name)
+        f"{name} {ours.get(name, 'unknown')} here and {theirs.get(name, 'unknown')} there"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
     )

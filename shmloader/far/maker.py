@@ -251,16 +251,16 @@ class _Voice:
                 self._sending.release()
 
     def _beat(self) -> None:
-        alone = 0.0
+        hung_up_for = 0.0
         while not self._over.wait(BEAT):
             if self._making is None:
-                alone = 0.0
+                hung_up_for = 0.0
                 continue
-            alone = alone + BEAT if self._link.is_hung_up() else 0.0
-            if alone >= GRACE:
+            hung_up_for = hung_up_for + BEAT if self._link.is_hung_up() else 0.0
+            if hung_up_for >= GRACE:
                 self._abandon()
                 return
-            if not alone:
+            if not hung_up_for:
                 self._said = None
                 self._say()
 

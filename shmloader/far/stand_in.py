@@ -180,9 +180,9 @@ class _StandIn:
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
         self._begun = None  # its signs of life until now were about its dataset
-        node, there = read_about(bytes(link.receive(answer.plan)))
+        node, theirs = read_about(bytes(link.receive(answer.plan)))
         self._door.write_node(node)
-        if self._door.facts is not None and (unlike := differences(self._door.facts, there)):
+        if self._door.facts is not None and (unlike := differences(self._door.facts, theirs)):
             self._door.write_note(
                 f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
                 "on all machines (runtime_env does that), or give libraries='warn'."

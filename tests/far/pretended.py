@@ -97,8 +97,8 @@ class Pretending(Here):
 
 def is_ready(link: Link) -> Ask:
     """Be ready, and wait for a request."""
-    told = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
-    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
+    about = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
+    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
     return receive_ask(link)
 
 

@@ -65,12 +65,12 @@ class Deadly(Drawn):
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=["round robin", "steal"])
 def test_a_batch_is_made_again_when_a_far_worker_was_killed(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     options = {"on_worker_death": "respawn", **options}
-    there = batches(0, 2, dataset=Deadly(tmp_path, "kill"), **options)
+    got = batches(0, 2, dataset=Deadly(tmp_path, "kill"), **options)
     assert not list(tmp_path.iterdir())
     here = batches(2, 0, **options)
-    for each in (*here, *there) if options.get("schedule") else ():
+    for each in (*here, *got) if options.get("schedule") else ():
         del each["worker"]
-    assert_same(there, here)
+    assert_same(got, here)
 
 
 class Until:
@@ -105,8 +105,8 @@ def test_a_batch_is_not_blamed_for_far_workers_that_were_gone_before_it() -> Non
 
 
 def test_a_death_raises_and_names_the_far_worker(tmp_path: pathlib.Path) -> None:
-    alone = Here(1, in_flight=1)  # otherwise it may die before the batch before this one is sent
-    with shmloader.DataLoader(Deadly(tmp_path, "kill"), batch_size=4, far_workers=alone) as loader:
+    engine = Here(1, in_flight=1)  # otherwise it may die before the batch before this one is sent
+    with shmloader.DataLoader(Deadly(tmp_path, "kill"), batch_size=4, far_workers=engine) as loader:
         text = str(until_an_error(loader))
     assert "exited unexpectedly" in text
     assert "Far worker 0 is lost: it closed the connection. It is process" in text
@@ -116,8 +116,8 @@ def test_a_death_raises_and_names_the_far_worker(tmp_path: pathlib.Path) -> None
 def test_the_third_death_over_one_batch_raises(tmp_path: pathlib.Path) -> None:
     """It may die more often: if it dies before it could say that it has begun the batch, that is not counted."""
     deadly, options = Deadly(tmp_path, "kill", 9), {"on_worker_death": "respawn"}
-    alone: Any = Here(1, in_flight=1)
-    with shmloader.DataLoader(deadly, batch_size=4, far_workers=alone, **options) as loader:
+    engine: Any = Here(1, in_flight=1)
+    with shmloader.DataLoader(deadly, batch_size=4, far_workers=engine, **options) as loader:
         text = str(until_an_error(loader))
     assert "3rd to die over batch 3 of this epoch" in text and "Far worker 0 is lost" in text
 
@@ -125,8 +125,8 @@ def test_the_third_death_over_one_batch_raises(tmp_path: pathlib.Path) -> None:
 @pytest.mark.long
 def test_one_that_hangs_is_replaced_after_the_timeout(tmp_path: pathlib.Path) -> None:
     options = {"on_worker_death": "respawn"}
-    there = batches(0, 1, dataset=Deadly(tmp_path, "hang"), timeout=20, **options)
-    assert_same(there, batches(1, 0, **options))
+    got = batches(0, 1, dataset=Deadly(tmp_path, "hang"), timeout=20, **options)
+    assert_same(got, batches(1, 0, **options))
 
 
 def test_one_that_gives_no_sign_of_life_is_lost_without_a_timeout(tmp_path: pathlib.Path) -> None:

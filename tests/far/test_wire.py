@@ -62,9 +62,9 @@ def is_refused(sock: socket.socket) -> bool:
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr(warnings, "warn", lambda text, *_, **__: said.append(text))
-    return said
+    texts: list[str] = []
+    monkeypatch.setattr(warnings, "warn", lambda text, *_, **__: texts.append(text))
+    return texts
 
 
 # -------------------------------------------------------------------------------------------------------- strangers
@@ -245,7 +245,7 @@ def test_the_same_answers_without_a_fault_are_a_batch() -> None:
 
 
 def test_a_batch_half_of_which_came_is_made_again() -> None:
-    told: list[int] = []
+    asked: list[int] = []
 
     class Twice(Here):
         """The first connection is cut in the middle of a batch, and a good far worker comes after it."""
@@ -256,7 +256,7 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
             def first() -> None:
                 link.append(_knock(tickets[0]))
                 ask = is_ready(link[0])
-                told.append(ask.sequence)
+                asked.append(ask.sequence)
                 link[0].send(ANSWER.pack(*GOOD._replace(sequence=ask.sequence)), words(7, 0, 1, 4) + PLAN + b"\x01\x02")
                 link[0].close()
                 session[0].processes.append(session[0].started(tickets[0]))
@@ -269,13 +269,13 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
     options: dict[str, Any] = {"on_worker_death": "respawn", "far_workers": Twice(1)}
     with shmloader.DataLoader(DATASET, batch_size=4, **options) as loader:
         assert_same(list(loader), THERE)
-    assert told == [0]
+    assert asked == [0]
 
 
 def test_other_libraries_are_refused_where_asked() -> None:
     def speak(link: Link) -> None:
-        told = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
-        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(told), 0, 0, 0, 0)), told)
+        about = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
+        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
         until_gone(link)
 
     far = Pretending(speak, libraries="raise")

@@ -62,17 +62,17 @@ def without_worker(found: list[Any]) -> list[Any]:
 def test_batches_are_those_of_six_local_workers(cluster: Any, local: int, far: int) -> None:
     with shmloader.ray.Workers(far, num_cpus=0.5) as workers:
         assert_same(batches(local, workers), batches(6))
-        there = batches(local, workers, schedule="steal")
-    assert_same(without_worker(there), without_worker(batches(6, schedule="steal")))
+        got = batches(local, workers, schedule="steal")
+    assert_same(without_worker(got), without_worker(batches(6, schedule="steal")))
 
 
 def test_epochs_share_the_actors(cluster: Any) -> None:
     with shmloader.ray.Workers(2) as workers:
-        there = batches(1, workers)
+        got = batches(1, workers)
         first = actors()
         again = batches(1, workers)
         assert sorted(actors()) == sorted(first)
-        assert_same(again, there)
+        assert_same(again, got)
         assert_same(
             batches(1, workers, epochs=3, persistent_workers=True), batches(3, epochs=3, persistent_workers=True)
         )
@@ -155,8 +155,8 @@ def test_other_libraries_are_said_once(cluster: Any, monkeypatch: pytest.MonkeyP
         warnings.simplefilter("always")
         batches(0, workers)
         batches(0, workers)
-    said = [str(each.message) for each in caught if "other libraries" in str(each.message)]
-    assert len(said) == 1 and f"torch 1.0 here and {here['torch']} there" in said[0]
+    texts = [str(each.message) for each in caught if "other libraries" in str(each.message)]
+    assert len(texts) == 1 and f"torch 1.0 here and {here['torch']} there" in texts[0]
 
 
 SCRIPT = """

@@ -84,8 +84,8 @@ def train(config: dict[str, Any]) -> None:
     rank = ray.train.get_context().get_world_rank()
     if left is not None and rank == 0:
         state.write_text(json.dumps(left))
-    told = {"got": got, "kept": kept, "kind": type(loader).__qualname__, "sampler": type(loader.sampler).__module__}
-    (folder / f"{config['name']}{rank}.json").write_text(json.dumps({**told, "rides": loader.rides_ring}))
+    found = {"got": got, "kept": kept, "kind": type(loader).__qualname__, "sampler": type(loader.sampler).__module__}
+    (folder / f"{config['name']}{rank}.json").write_text(json.dumps({**found, "rides": loader.rides_ring}))
     loader.close()
 
 
@@ -121,9 +121,9 @@ def unpatched(config: dict[str, Any]) -> None:
         warnings.simplefilter("always")
         theirs = ray.train.torch.prepare_data_loader(loader)
         list(theirs)
-    said = [str(each.message) for each in caught if "on_worker_death='respawn'" in str(each.message)]
+    texts = [str(each.message) for each in caught if "on_worker_death='respawn'" in str(each.message)]
     rank = ray.train.get_context().get_world_rank()
-    (pathlib.Path(config["folder"]) / f"{rank}.json").write_text(json.dumps(said))
+    (pathlib.Path(config["folder"]) / f"{rank}.json").write_text(json.dumps(texts))
 
 
 def test_an_unpatched_ray_that_replaces_ours_is_said(one_node: None, tmp_path: pathlib.Path) -> None:
@@ -213,5 +213,5 @@ def test_the_example_gives_each_sample_once() -> None:
     environment = {**os.environ, "PYTHONPATH": str(scripts.ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "examples.train_ray"]
     ran = subprocess.run(command, cwd=scripts.ROOT, env=environment, capture_output=True, text=True, timeout=540)
-    said = re.findall(r"^(\d) training workers: (\d+) samples", ran.stdout, re.MULTILINE)
-    assert said == [("2", "288"), ("3", "672")], ran.stderr[-2000:]
+    texts = re.findall(r"^(\d) training workers: (\d+) samples", ran.stdout, re.MULTILINE)
+    assert texts == [("2", "288"), ("3", "672")], ran.stderr[-2000:]
