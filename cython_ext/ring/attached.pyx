@@ -234,6 +234,11 @@ cdef class AttachedSide(Ring):
             total += size
         return 0
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether lend() has given a batch, and took() was not called yet."""
+        return self.unread is not None
+
     def took(self) -> None:
         """The batch that lend() gave was read: what is left of it is its tensors' affair."""
         cdef Lease lease = self.unread

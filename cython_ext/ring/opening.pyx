@@ -163,7 +163,7 @@ cdef class OpeningSide(Ring):
         self.check_may_open(worker, 1)
         self.tasks.write(self.sequences.next_open, task)
         if self.readers is not None:
-            self.check_may_open(worker, 1)  # again: meanwhile a thread may have let a reader in that needs this entry
+            self.check_may_open(worker, 1)  # again: meanwhile a thread may have let a reader in that needs this slot
         cdef int payload = self.begin_batch(worker, samples)
         cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.opens().opened - 1)
         self.give(&given)
@@ -185,6 +185,8 @@ cdef class OpeningSide(Ring):
         for k in range(chunks):
             self.check_may_open(workers[k], chunks)
             self.tasks.write(self.sequences.next_open + k, tasks[k])
+        if self.readers is not None:
+            self.check_may_open(workers[0], chunks)     # again, as in open()
         cdef int payload = self.begin_batch(workers[0], rows)
         cdef uint64_t batch = self.opens().opened - 1
         cdef given_task given
@@ -238,6 +240,8 @@ cdef class OpeningSide(Ring):
             raise NoRoom(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
                          f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
         self.cell_owners.check_room(chunks)
+        if self.readers is not None:
+            self.readers.reserve(chunks)
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 
     cdef int begin_batch(self, int worker, uint32_t samples) except -1:

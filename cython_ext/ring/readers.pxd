@@ -66,11 +66,13 @@ cdef class Readers:
     cdef readonly uint32_t known        # readers whose processes may still exist: their bits
     cdef readonly uint64_t all_took     # the lowest sequence that a reader is due for, or the conductor has not taken
     cdef int behind                     # how many batches from there on are open
+    cdef uint64_t reserved              # tasks of sequences below it may have been written over what their entries had
     cdef uint64_t *opened_for           # for each payload: the last sequence it was opened for, plus 1
     cdef uint64_t *epoch_of             # for each entry: the epoch of its batch
 
     cdef void advance(self) noexcept
     cdef bint have_room(self, int chunks, int most) noexcept
+    cdef void reserve(self, int chunks) noexcept
     cdef void open(self, ring_given *given, uint64_t epoch) noexcept    # its payload is about to be opened for this batch
     cdef void strike(self, int reader, bint dead) noexcept
     cdef uint64_t oldest(self) noexcept                                 # of the batches that the ring still has whole

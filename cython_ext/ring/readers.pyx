@@ -71,6 +71,13 @@ cdef class Readers:
         return (self.behind < min(most, self.batches) and self.slots.has_free()
                 and self.sequences.next_open + chunks - self.all_took <= <uint64_t>self.entries)
 
+    cdef void reserve(self, int chunks) noexcept:
+        """The tasks of the next batch are about to be written over what these entries had.
+
+        Writing one may call Python, and then another thread may admit a reader, which must not begin with them.
+        """
+        self.reserved = max(self.reserved, self.sequences.next_open + chunks)
+
     cdef void open(self, ring_given *given, uint64_t epoch) noexcept:
         cdef ring_payload *payload = &self.payload[given.payload]
         self.epoch_of[given.sequence % <uint64_t>self.entries] = epoch
@@ -85,13 +92,14 @@ cdef class Readers:
 
     cdef uint64_t oldest(self) noexcept:
         cdef uint64_t at = self.sequences.next_open, first
+        cdef uint64_t until = max(at, self.reserved)
         cdef ring_given *given
-        while at > 0 and self.sequences.next_open - at < <uint64_t>self.entries:
+        while at > 0 and until - at < <uint64_t>self.entries:
             given = &self.sequences.given[(at - 1) % <uint64_t>self.entries]
             if given.sequence != at - 1:
                 break
             first = self.opened_for[given.payload] - 1
-            if first > given.sequence or self.sequences.next_open - first > <uint64_t>self.entries:
+            if first > given.sequence or until - first > <uint64_t>self.entries:
                 break
             if first + self.sequences.given[first % <uint64_t>self.entries].chunks != at:
                 break

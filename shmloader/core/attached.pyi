@@ -19,6 +19,7 @@ class AttachedSide(Ring):
     alarmed: bool
     passed: bool
     next_epoch: int
+    is_taken: bool
     def __init__(
         self, memory: Any, spin: bool, index: int, cursor: int, spare: int, meter: Meter, view: bool = ...
     ) -> None: ...

@@ -60,6 +60,11 @@ class Attached:
             self._attachment = attachment
         else:
             assert self._iterator is not None
+            if self._iterator.has_left:
+                raise RuntimeError(
+                    f"The iterator of {self.name!r} was closed in mid-epoch, so the server gives this job nothing "
+                    "more. Attach again to get the batches that come now."
+                )
             self._iterator._reset(self)
         return self._iterator
 

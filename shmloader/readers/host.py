@@ -280,8 +280,12 @@ class Host:
                 f"{len(self._joined)} readers have this loader, or lend batches of it. At most {MOST_READERS} can. "
                 "Close one, and drop its batches."
             )
-        index, cursors = self._places(hello)
-        reader = ReaderRecord(index, wire.pid, os.dup(wire.death))
+        reader = ReaderRecord(None, wire.pid, os.dup(wire.death))  # first: if it fails, nobody frees the index
+        try:
+            reader.index, cursors = self._places(hello)
+        except BaseException:
+            os.close(reader.death)
+            raise
         reader.wire = wire
         self._joined.append(reader)
         wire.send(self._greeting)

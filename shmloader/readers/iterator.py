@@ -34,7 +34,7 @@ class ReaderIterator:
         self._turns = turns
         self._reader = BatchReader(ExceptionWrapper)
         self._owner = os.getpid()
-        self._shutdown = False
+        self._shutdown = self._left = False
         self._taking = threading.RLock()  # threads that share this iterator take one after the other
         self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
         self._ring: AttachedRing
@@ -52,6 +52,7 @@ class ReaderIterator:
         self._ring, self._serial, self._first = ring, message["serial"], message["first"]
         self.epoch = epoch_from(message["of"])
         self._ready.clear()
+        self._shutdown = self._left  # if it was closed behind an epoch's end, the next one is its own again
         self._given: int | None = 0 if ring.side.cursor <= self._first else None  # None: it joined in mid-epoch
         self.ended = False
 
@@ -60,6 +61,7 @@ class ReaderIterator:
         if not hasattr(self, "_ring"):
             return
         side = self._ring.side
+        side.took()  # a signal's handler may have raised while a batch was read, and that one is left too
         while not (self.ended or self._shutdown or self._ring.closed):
             side.clear_alarm()
             if self._attachment.has_next:
@@ -80,6 +82,11 @@ class ReaderIterator:
         if self.ended:
             return self.epoch.number + 1, 0
         return self.epoch.number, self._given
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was closed in mid-epoch, so that its conductor gives it nothing more."""
+        return self._left and not self._attachment.gone
 
     def _pass_over(self) -> None:
         """If this epoch has begun already, begin the next one."""
@@ -102,6 +109,7 @@ class ReaderIterator:
                     self.epoch.reading.ended = not self._shutdown
                     raise StopIteration
                 self._take()
+            self._ring.side.took()  # a signal's handler may have raised before _take() could say so
             batch, samples, number = self._ready[0]
             self._given = number + 1
             self.epoch.reading.delivered.add(samples)
@@ -125,6 +133,8 @@ class ReaderIterator:
             RuntimeError: The conductor has raised or is gone, or has dropped this reader.
         """
         ring, side = self._ring, self._ring.side
+        if side.is_taken:  # a signal's handler has raised while it was read
+            return True
         while True:
             side.clear_alarm()  # first: a message that comes after this raises it again
             is_left = self._attachment.has_next  # first: what is sent of an epoch's end is sent before the next one
@@ -191,6 +201,7 @@ class ReaderIterator:
             return
         self._shutdown = True
         if not self.ended and not self._ring.closed:
+            self._left = True
             self._attachment.leave(self._ring)
         self._ring.side.alarm()
 
