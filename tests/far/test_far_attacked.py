@@ -198,19 +198,22 @@ def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch() -> None:
 def test_a_fork_of_the_trainer_holds_no_door_open() -> None:
     """A far worker whose trainer was killed waited for a greeting for as long as such a child lived."""
     door = Door("127.0.0.1", 0, 1, b"s" * 32, 60.0, None)
+    ready, says_so = os.pipe()
     told, tells = os.pipe()
     child = os.fork()
     if not child:
         os.close(tells)
+        os.write(says_so, b"x")  # what a fork runs in the child has run
         os.read(told, 1)  # until the parent closes its end
         os._exit(0)
     try:
+        os.read(ready, 1)
         door.drop()  # as the end of this process does it
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((door.ticket.host, door.ticket.port), timeout=60)
     finally:
-        os.close(tells)
-        os.close(told)
+        for end in (tells, told, ready, says_so):
+            os.close(end)
         os.waitpid(child, 0)
 
 

@@ -470,7 +470,9 @@ def test_ctrl_c_without_workers(is_running: bool, tmp_path: Path) -> None:
         async def __getitem__(self, index: int) -> Any:
             if index == 4 and not (tmp_path / "interrupted").exists():  # the first one that next() waits for
                 (tmp_path / "interrupted").touch()
-                os.kill(os.getpid(), signal.SIGINT)
+                # To the main thread: it may still be in pthread_create(), which blocks signals, and os.kill() would
+                # interrupt this thread, while the main one sleeps on.
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                 try:
                     await asyncio.sleep(1000)
                 finally:
