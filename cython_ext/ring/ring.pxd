@@ -103,7 +103,7 @@ from ring.spin cimport ring_spin
 cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
     LISTED = 0xffffffff         # in place of a chunk's first row: its task lists its rows
-    LISTED_FIRST = 0xfffffffe   # the same, for the first chunk of a batch
+    LISTED_FIRST = 0xfffffffe   # instead of LISTED, if the chunk is the first of its batch
     NO_CELL = 0xffffffff        # in place of a cell: the sequence has none
     NO_ROOM = 0xffffffff        # in place of a state's size: there was no memory to write the state
 

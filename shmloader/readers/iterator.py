@@ -109,7 +109,7 @@ class ReaderIterator:
                     self.epoch.reading.ended = not self._shutdown
                     raise StopIteration
                 self._take()
-            self._ring.side.took()  # a signal's handler may have raised before _take() could say so
+            self._ring.side.took()  # again: a signal may have broken _take() off before it got there
             batch, samples, number = self._ready[0]
             self._given = number + 1
             self.epoch.reading.delivered.add(samples)

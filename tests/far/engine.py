@@ -16,7 +16,7 @@ from shmloader.far.facts import facts
 from shmloader.far.maker import end_process, serve
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 
-CONTEXT = get_context("forkserver")  # it imports torch once, for all of them
+CONTEXT = get_context("forkserver")  # its server imports torch, and the processes that it forks do not
 
 
 def work(ticket: Ticket, pickled: bytes) -> None:

@@ -738,6 +738,7 @@ def test_feature_exit_hooks(an_accelerator: list[Any]) -> None:
         for persistent in (False, True):
             iterator = iter(kind(range(3), pin_memory=True, num_workers=1, persistent_workers=persistent))
             found.append(iterator in torch.utils.data.dataloader._persistent_workers_atexit)
+            list(iterator)  # a worker that is ended while it writes leaves its queue locked, and torch's thread waits
             iterator._shutdown_workers()
         return found
 
