@@ -367,7 +367,7 @@ class Terminal:
         os.close(self._at)
 
 
-@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("columns", [80, pytest.param(140, marks=pytest.mark.long)])
 def test_in_a_terminal(columns: int) -> None:
     with training() as trainer:
         terminal = Terminal(columns, sys.executable, "-m", "shmloader", "top", str(trainer), "--interval", "0.2")

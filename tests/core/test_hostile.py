@@ -544,7 +544,7 @@ def test_killed_at_the_moment_of_creation_it_leaves_no_name(memory: str) -> None
 # ---------------------------------------------------------------------------------------------------------- fuzz
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_whatever_is_overwritten_is_no_crash(seconds: int) -> None:
     """In a process of its own, so that a crash fails here; its last line is then what it died of."""
     ran = subprocess.run(

@@ -94,6 +94,10 @@ SOUND: dict[str, dict[str, Any]] = {
 
 # Their parts are sound alone: those above that have no more than one of them.
 LARGE = (
+    "a worker dismissed and killed",
+    "several claimed, a worker dismissed and killed",
+    "several claimed, a worker killed three times, which remembers",
+    "several claimed, stolen",
     "several claimed, stolen, a worker killed",
     "chunks, stolen, a worker killed",
     "chunks, a batch kept by two, one killed",

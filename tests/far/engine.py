@@ -24,9 +24,14 @@ def work(ticket: Ticket, pickled: bytes) -> None:
     serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
 
 
-def kept_template(dataset: Any) -> Iterator[None]:
-    """Keep the template process of a dataset for all tests of a module, because each would start one in seconds."""
-    loader: Any = shmloader.DataLoader(dataset, far_workers=Here(1))
+def kept_template(dataset: Any, local: int = 0) -> Iterator[None]:
+    """Keep the template process of a dataset for all tests of a module, because each would start one in seconds.
+
+    Args:
+        dataset: Of these loaders.
+        local: How many local workers they have.  The template of stand-ins alone holds no collate function.
+    """
+    loader: Any = shmloader.DataLoader(dataset, num_workers=local, far_workers=Here(1))
     next(iter(loader))
     yield
     loader.close()

@@ -71,7 +71,9 @@ def exit_code(child: int) -> int:
     return -1
 
 
-@pytest.mark.parametrize("raises", [False, True], ids=["goes on", "raises"])
+@pytest.mark.parametrize(
+    "raises", [pytest.param(False, id="goes on", marks=pytest.mark.long), pytest.param(True, id="raises")]
+)
 def test_a_child_that_the_dataset_forked_is_no_far_worker(raises: bool) -> None:
     """A local worker's child ends by its error.  A far worker's child knocked at the door, and waited for its turn."""
     loader: Any = shmloader.DataLoader(Forking(raises), batch_size=None, far_workers=Here(1))

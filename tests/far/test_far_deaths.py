@@ -62,7 +62,10 @@ class Deadly(Drawn):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=["round robin", "steal"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id="round robin", marks=pytest.mark.long), pytest.param({"schedule": "steal"}, id="steal")],
+)
 def test_a_batch_is_made_again_when_a_far_worker_was_killed(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     options = {"on_worker_death": "respawn", **options}
     got = batches(0, 2, dataset=Deadly(tmp_path, "kill"), **options)

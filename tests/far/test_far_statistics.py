@@ -20,7 +20,7 @@ from shmloader.commands.top.view import Watched
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DRAWN)
+    yield from kept_template(DRAWN, local=1)
 
 
 def test_batches_that_wait_there_are_no_work() -> None:
@@ -52,6 +52,7 @@ def test_statistics_name_the_machines_of_far_workers(tmp_path: pathlib.Path) -> 
     assert "far:" not in local
 
 
+@pytest.mark.long
 def test_top_names_the_machines_of_far_workers() -> None:
     with shmloader.DataLoader(DRAWN, batch_size=4, num_workers=1, far_workers=Here(1)) as loader:
         iterator = iter(loader)

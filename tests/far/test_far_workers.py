@@ -20,7 +20,7 @@ import shmloader
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DRAWN)
+    yield from kept_template(DRAWN, local=1)
 
 
 def ragged(samples: list[Any]) -> list[Any]:
@@ -138,6 +138,7 @@ class Names(Dataset[Any]):
         return self.names[index], self.numbers[index]
 
 
+@pytest.mark.long
 def test_a_frozen_dataset_travels() -> None:
     frozen = shmloader.freeze(Names())
     assert_same(batches(1, 1, dataset=frozen), batches(2, 0, dataset=Names()))

@@ -40,7 +40,7 @@ def door() -> Iterator[Door]:
     made.close_note()
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("in_flight", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
     asked: list[int] = []
     waits: list[bool] = []

@@ -304,6 +304,7 @@ assert held.big[63] == b"x" * 1_000_000
 """
 
 
+@pytest.mark.long
 def test_a_full_address_space_is_an_error_with_a_remedy() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     ran = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=120)

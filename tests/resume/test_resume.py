@@ -116,7 +116,9 @@ def test_the_rest_is_the_same_to_the_bit(at: str, workers: int, others: int, sch
 
 
 @pytest.mark.parametrize("at", AT)
-@pytest.mark.parametrize(("workers", "others"), [(0, 2), (2, 0), (2, 3), (0, 0)])
+@pytest.mark.parametrize(
+    ("workers", "others"), [(0, 2), (2, 3), *(pytest.param(n, 0, marks=pytest.mark.long) for n in (0, 2))]
+)
 def test_with_the_generator_restored_the_next_epochs_are_the_same_too(at: str, workers: int, others: int) -> None:
     """As whoever saves a checkpoint does: torch's generator goes with it."""
     seed_all()
@@ -258,8 +260,13 @@ SMALL = {"sequential", "random", "random, replacing", "distributed", "elastic", 
 
 
 @pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    ("sampler", "workers"),
+    [
+        *((sampler, 0) for sampler in SAMPLERS),
+        *(pytest.param(sampler, 2, marks=() if sampler in SMALL else pytest.mark.long) for sampler in SAMPLERS),
+    ],
+)
 def test_every_sampler(sampler: str, workers: int, after: int) -> None:
     def made(seed: int) -> shmloader.DataLoader[Any]:
         seed_all(seed)

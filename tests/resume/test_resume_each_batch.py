@@ -312,8 +312,8 @@ class HersUntold(Hers):
 @pytest.mark.parametrize(
     ("workers", "options"),
     [
-        (2, {"persistent_workers": True}),
         (0, {}),
+        pytest.param(2, {"persistent_workers": True}, marks=pytest.mark.long),
         pytest.param(3, {"persistent_workers": True, "prefetch_factor": 1}, marks=pytest.mark.long),
         pytest.param(2, {}, marks=pytest.mark.long),
     ],

@@ -105,7 +105,7 @@ def behind_the_last_batch() -> list[Any]:
     for options, sampler, kind in itertools.product(OPTIONS, KINDS, (Own, Late)):
         if sampler == "no batches" and "chunk_size" in options:
             continue  # chunks are of batches
-        is_short = (len(options) == 1 and kind is Own) or (sampler, kind) == ("a partial batch", Late)
+        is_short = (options == OPTIONS[0] and kind is Own) or (sampler, kind) == ("a partial batch", Late)
         marks = () if is_short else pytest.mark.long
         cases.append(
             pytest.param(options, sampler, kind, marks=marks, id=f"{label(options)}-{sampler}-{kind.__name__}")

@@ -119,7 +119,7 @@ quiet = pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
         (2, {}),
         pytest.param(3, {"drop_last": True}, marks=pytest.mark.long),
         pytest.param(2, {"batch_size": None}, marks=pytest.mark.long),
-        (2, {"persistent_workers": True}),
+        pytest.param(2, {"persistent_workers": True}, marks=pytest.mark.long),
         pytest.param(2, {"prefetch_factor": 5}, marks=pytest.mark.long),
         pytest.param(2, {"device": "cpu", "on_device": lambda batch: batch}, marks=pytest.mark.long),
         (0, {"device": "cpu", "on_device": lambda batch: batch}),

@@ -340,6 +340,7 @@ def test_the_first_worker_is_blocked_too() -> None:
     assert ran.out == "True\nset()\n", f"{ran.out}\n{ran.err}"
 
 
+@pytest.mark.long
 def test_ctrl_c_while_a_spawned_worker_imports() -> None:
     """It has no handlers yet, so what ends it at exit kills it, and torch's handler for SIGCHLD raised in the exit."""
     process = start_script(

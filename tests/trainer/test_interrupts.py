@@ -101,7 +101,7 @@ MOMENTS: dict[str, tuple[Callable[[], Any], bool]] = {
 
 @pytest.mark.timeout(110)
 @pytest.mark.parametrize(
-    "moment", ["start", "exhaust", *(pytest.param(end, marks=pytest.mark.long) for end in ("close", "drop"))]
+    "moment", ["start", *(pytest.param(end, marks=pytest.mark.long) for end in ("exhaust", "close", "drop"))]
 )
 def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
     """At lines drawn from all that run meanwhile, whosever they are: fork hooks, multiprocessing, threading."""

@@ -347,7 +347,7 @@ def test_without_workers_it_does_nothing() -> None:
         assert len(iterate(made)) == BATCHES
 
 
-@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=label)
+@pytest.mark.parametrize("options", [{}, pytest.param({"schedule": "steal"}, marks=pytest.mark.long)], ids=label)
 def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
     """In neither of the epochs, although next() also begins the sampler's next epoch."""
 
@@ -374,7 +374,7 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
             assert got == expected
 
 
-@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
+@pytest.mark.parametrize("schedule", ["round_robin", pytest.param("steal", marks=pytest.mark.long)])
 def test_ctrl_c_while_the_next_epoch_is_drawn(schedule: str) -> None:
     """The sampler draws its seed once, whether it had drawn it when the signal came or not."""
     options: Any = {"batch_size": 4, "shuffle": True, "num_workers": 1, "persistent_workers": True}

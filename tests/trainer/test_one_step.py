@@ -118,13 +118,13 @@ def interrupted_epoch(loader: Any, seed: int) -> tuple[list[list[int]], int]:
     "options",
     [
         {"shuffle": True},
-        {"shuffle": True, "spare_slots": 0},
         {"shuffle": True, "schedule": "steal"},
         {"shuffle": True, "chunk_size": 2},
         {"sampler": WeightedRandomSampler(torch.ones(LENGTH), LENGTH)},
-        {"shuffle": True, "generator": Ellipsis},
-        {"sampler": RandomSampler(range(LENGTH), replacement=True)},
-        {"shuffle": True, "persistent_workers": True},
+        pytest.param({"shuffle": True, "spare_slots": 0}, marks=pytest.mark.long),
+        pytest.param({"shuffle": True, "generator": Ellipsis}, marks=pytest.mark.long),
+        pytest.param({"sampler": RandomSampler(range(LENGTH), replacement=True)}, marks=pytest.mark.long),
+        pytest.param({"shuffle": True, "persistent_workers": True}, marks=pytest.mark.long),
     ],
     ids=label,
 )
@@ -163,7 +163,7 @@ class InterruptedSampler:
         self.drawn = itertools.count()
 
 
-@pytest.mark.parametrize("at", [0, 16, LENGTH - 1, *(pytest.param(at, marks=pytest.mark.long) for at in (1, 17, 200))])
+@pytest.mark.parametrize("at", [16, LENGTH - 1, *(pytest.param(at, marks=pytest.mark.long) for at in (0, 1, 17, 200))])
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
 def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], at: int) -> None:
     """It ends the generators, of the sampler and of the batch sampler."""
@@ -282,7 +282,7 @@ def test_an_interrupted_iterator_that_is_no_generator_goes_on() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"schedule": "steal"}, {"chunk_size": 2}, {"chunk_size": 2, "schedule": "steal"}], ids=str
 )
-@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("threads", [pytest.param(2, marks=pytest.mark.long), 5])
 def test_threads_share_an_iterator(threads: int, options: dict[str, Any]) -> None:
     for _ in range(3):
         iterator = iter(shmloader.DataLoader(Numbers(), batch_size=8, num_workers=2, **options))

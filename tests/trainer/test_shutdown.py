@@ -58,7 +58,7 @@ PHASES = {
 @pytest.mark.parametrize(
     ("start", "phase"),
     [
-        ("fork", "waiting"),
+        pytest.param("fork", "waiting", marks=pytest.mark.long),
         ("fork", "computing"),
         pytest.param("spawn", "computing", marks=pytest.mark.long),
         ("spawn", "importing"),

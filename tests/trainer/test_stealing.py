@@ -31,7 +31,7 @@ def without_workers() -> list[Any]:
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 3])
-@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize("workers", [2, 3, pytest.param(8, marks=pytest.mark.long)])
 def test_any_number_of_workers(without_workers: list[Any], workers: int, chunk_size: int | None) -> None:
     assert_same(epochs(num_workers=workers, chunk_size=chunk_size), without_workers)
 

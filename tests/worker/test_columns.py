@@ -30,7 +30,14 @@ def wrapped_rows(samples: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("collate_fn", [None, wrapped])
-@pytest.mark.parametrize("columns", [PLAIN, [*PLAIN, *ODD, mixed], [mixed, *ODD]], ids=["plain", "both", "odd"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(PLAIN, id="plain", marks=pytest.mark.long),
+        pytest.param([*PLAIN, *ODD, mixed], id="both"),
+        pytest.param([mixed, *ODD], id="odd", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_every_batch_is_torchs(columns: list[Draw], collate_fn: Any, seed: int) -> None:
     """Values, dtypes, types and errors, with their tracebacks, of hundreds of batches."""

@@ -185,7 +185,7 @@ SAYS = """
     ("child", "says", "does_not"),
     [
         ("returns", "RuntimeError: this process, which was forked in DataLoader worker 0, is no worker", "ValueError"),
-        ("raises", "ValueError: in the child", "is no worker"),
+        pytest.param("raises", "ValueError: in the child", "is no worker", marks=pytest.mark.long),
     ],
 )
 def test_its_message(child: str, says: str, does_not: str) -> None:

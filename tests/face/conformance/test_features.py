@@ -366,7 +366,7 @@ class StopsOnce:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("prefetch", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_feature_iterable_fetch_a_worker_at_its_end_is_not_asked_again(prefetch: int, persistent: bool) -> None:
     options = {"num_workers": 2, "prefetch_factor": prefetch, "persistent_workers": persistent, "epochs": 2}
     for batch_size in (None, 2):
