@@ -284,9 +284,9 @@ static inline uint64_t ring_let_go(ring_payload *p, uint32_t reader)
 { return atomic_fetch_and_explicit(&p->word, ~(uint64_t)reader, memory_order_acq_rel) & ~(uint64_t)reader; }
 
 /* acq_rel, by the conductor: clears these bits.  For a dead reader they are both of its bits.  For a reader that is
- * dropped it is only the due bit, because that reader may still read what it holds. */
-static inline void ring_strike(ring_payload *p, uint64_t bits)
-{ atomic_fetch_and_explicit(&p->word, ~bits, memory_order_acq_rel); }
+ * dropped it is only the due bit, because that reader may still read what it holds.  The word before. */
+static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
+{ return atomic_fetch_and_explicit(&p->word, ~bits, memory_order_acq_rel); }
 
 /* NOTE [ Cache table ]
  *

@@ -79,7 +79,7 @@ cdef extern from "atomics.h" nogil:
     void ring_add_due(ring_payload *payload, uint32_t reader)
     bint ring_take_part(ring_payload *payload, uint32_t reader, uint64_t *after)
     uint64_t ring_let_go(ring_payload *payload, uint32_t reader)
-    void ring_strike(ring_payload *payload, uint64_t bits)
+    uint64_t ring_strike(ring_payload *payload, uint64_t bits)
     uint64_t ring_once(const uint64_t *word)
     uint32_t ring_once_32(const uint32_t *word)
     bint ring_ring(bell_t *bell)

@@ -19,7 +19,8 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     conductor: admit()      gives a new reader an index.  The reader becomes due for all batches that are opened later.
                             It may also become due for batches that the ring still has, if their payloads were not
                             given to other batches since
-    conductor: drop(r)      clears r's bit in due, in all payloads.  It leaves r's bit in held
+    conductor: drop(r)      clears r's bit in due, in all payloads.  It leaves r's bit in held.  If no reader is left, it
+                            keeps the lowest sequence that r was due for, and the next reader begins there
     conductor: bury(r)      clears both bits of r, and tolls both bells, when r is dead (its pidfd is readable), or has
                             closed and holds nothing.  Only then may another reader get the index
 
@@ -36,6 +37,9 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        payload for each batch under way, and the spare ones of all readers.  The conductor waits for such a copy, but
        never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
+       Tasks are written into the entries before open(), and pickling one may call Python.  So the conductor reserves
+       the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  A reader that is
+       admitted meanwhile may need the slot that was free, so the conductor looks again whether there is room.
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells: bury() both for a reader, and the conductor both for a
        worker.  If the conductor dies, the thread in which each reader listens to it tolls the readers' bell.
@@ -65,6 +69,7 @@ cdef class Readers:
     cdef readonly uint32_t live         # readers that become due for a batch opened now: their bits
     cdef readonly uint32_t known        # readers whose processes may still exist: their bits
     cdef readonly uint64_t all_took     # the lowest sequence that a reader is due for, or the conductor has not taken
+    cdef uint64_t untaken               # where the last reader left: the lowest sequence that it was due for then
     cdef int behind                     # how many batches from there on are open
     cdef uint64_t reserved              # tasks of sequences below it may have been written over what their entries had
     cdef uint64_t *opened_for           # for each payload: the last sequence it was opened for, plus 1
@@ -74,6 +79,7 @@ cdef class Readers:
     cdef bint have_room(self, int chunks, int most) noexcept
     cdef void reserve(self, int chunks) noexcept
     cdef void open(self, ring_given *given, uint64_t epoch) noexcept    # its payload is about to be opened for this batch
+    cpdef uint64_t joins_at(self) noexcept                               # where a reader begins that names no batch
     cdef void strike(self, int reader, bint dead) noexcept
     cdef uint64_t oldest(self) noexcept                                 # of the batches that the ring still has whole
     cdef void toll(self) noexcept nogil

@@ -125,6 +125,15 @@ cdef class Readers:
             at += given.chunks
         return at if follows else None
 
+    cpdef uint64_t joins_at(self) noexcept:
+        """The next sequence that is opened; if there is no reader now, the first one that was not taken.
+
+        The last reader may have taken batches that the conductor has not seen READY yet, so all_took is not enough.
+        """
+        if self.live or self.reads:
+            return self.sequences.next_open
+        return max(self.all_took, self.untaken, self.oldest())
+
     def named(self, uint64_t sequence):
         """The epoch and the number in it of the batch that a sequence is of, if the ring still has it; or None."""
         cdef ring_given *given = &self.sequences.given[sequence % <uint64_t>self.entries]
@@ -157,7 +166,7 @@ cdef class Readers:
         if k >= 32:
             return None
         self.advance()
-        first = self.sequences.next_open if self.live or self.reads else max(self.all_took, self.oldest())
+        first = self.joins_at()
         if at is not None:
             first = at
             if first < self.oldest():
@@ -178,11 +187,17 @@ cdef class Readers:
 
     cdef void strike(self, int reader, bint dead) noexcept:
         cdef uint32_t bit = <uint32_t>1 << reader
+        cdef uint64_t first = self.sequences.next_open
+        cdef bint is_last
         cdef int k
         self.advance()
+        is_last = self.live == bit
         self.live &= ~bit
         for k in range(self.payloads):
-            ring_strike(&self.payload[k], ring_due(bit) | (bit if dead else 0))
+            if ring_strike(&self.payload[k], ring_due(bit) | (bit if dead else 0)) & ring_due(bit):
+                first = min(first, self.opened_for[k] - 1)
+        if is_last:
+            self.untaken = first
         self.toll()
 
     def drop(self, int reader) -> None:

@@ -336,14 +336,10 @@ class Host:
         raise RuntimeError(self._gone_text(ring, hello))
 
     def _gone_text(self, ring: RingRecord, hello: dict[str, Any]) -> str:
-        readers = ring.readers
-        named = readers.named(readers.all_took)
-        following = "the one that is opened next"
-        if named is not None:
-            following = f"batch {named[1]} of epoch {ring.epoch_of(named[0])}"
+        epoch, batch = ring.next_joined()
         return (
-            f"Batch {hello['batch']} of epoch {hello['epoch']} is not in the ring any more. The next one in it is "
-            f"{following}. Attach without a state to go on there."
+            f"Batch {hello['batch']} of epoch {hello['epoch']} is not in the ring any more. Attach without a state to go "
+            f"on with the next one, which is batch {batch} of epoch {epoch} now."
         )
 
     def _drop_the_slow(self) -> None:

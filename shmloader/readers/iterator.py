@@ -109,7 +109,7 @@ class ReaderIterator:
                     self.epoch.reading.ended = not self._shutdown
                     raise StopIteration
                 self._take()
-            self._ring.side.took()  # again: a signal may have broken _take() off before it got there
+            self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
             batch, samples, number = self._ready[0]
             self._given = number + 1
             self.epoch.reading.delivered.add(samples)
@@ -190,8 +190,7 @@ class ReaderIterator:
         except Exception:
             batch = ExceptionWrapper(where="in a reader, where a batch was read")
             lease.fail()
-        self._ready.append((batch, side.samples, side.batch))
-        side.took()
+        self._ready.append((batch, side.samples, side.batch))  # next() calls took()
 
     # ------------------------------------------------------------------------------------------------ the end
 

@@ -53,6 +53,18 @@ class RingRecord:
                 return message["at"], message["batches"]
         return None
 
+    def next_joined(self) -> tuple[int, int]:
+        """The epoch, and the number in it, of the batch with which a reader begins that names none."""
+        at = self.readers.joins_at()
+        if (named := self.readers.named(at)) is not None:
+            return self.epoch_of(named[0]), named[1]
+        last = self.readers.named(at - 1) if at else None
+        if last is None:
+            return self.epochs[-1][0], 0
+        epoch, batch = self.epoch_of(last[0]), last[1] + 1
+        end = self.end_of(epoch)
+        return (epoch + 1, 0) if end is not None and end[1] == batch else (epoch, batch)
+
     def epoch_of(self, serial: int) -> int:
         """The number of the epoch with this serial; the serial itself, if the epoch was forgotten."""
         return next((number for number, other, _ in self.epochs if other == serial), serial)

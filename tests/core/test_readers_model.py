@@ -8,6 +8,7 @@ from model.checks import ModelChecks
 from model.promises import NO_DEADLOCK
 from model.readers_model import Ring
 from model.readers_state import (
+    BEHIND,
     BOOKS,
     DESCRIBED,
     LEFT_ALONE,
@@ -26,6 +27,7 @@ OWN: dict[str, Any] = TWO | {"own": True, "spare": 1}
 LATE: dict[str, Any] = TWO | {"late": (1,)}
 LEAVES: dict[str, Any] = LATE | {"leaves": 1, "spare": 1}
 RESUMED: dict[str, Any] = {"entries": 1, "chunks": (1, 1, 1), "late": (1,), "joins": 1, "resumes": True}
+ALONE: dict[str, Any] = LATE | {"entries": 2, "joins": 1}  # the one joins when the other is gone, or beside it
 REPLACED: dict[str, Any] = LATE | {"joins": 1, "drops": 1}
 
 SOUND: dict[str, dict[str, Any]] = {
@@ -42,6 +44,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "a reader dropped, another joins": REPLACED,
     "a reader leaves": LEAVES,
     "a reader leaves, another joins in its place": LATE | {"leaves": 1, "joins": 1},
+    "a reader leaves, another joins behind what it took": ALONE | {"leaves": 1},
+    "a reader is killed, another joins behind what it took": ALONE | {"kills": 1},
     "a reader leaves and is killed, another joins in its place": LATE | {"leaves": 1, "joins": 1, "kills": 1},
     "a reader joins": LATE | {"joins": 1},
     "a reader resumes": RESUMED,
@@ -59,6 +63,8 @@ LARGE = (
     "a reader dropped, another joins",
     "a reader leaves",
     "a reader leaves and is killed, another joins in its place",
+    "a reader leaves, another joins behind what it took",
+    "a reader is killed, another joins behind what it took",
     "a worker killed, more batches",
     "readers join that resume",
 )
@@ -79,14 +85,17 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "joins at what is open": (LATE | {"joins": 1}, PASSED),
     "joins at what is filled again": (RESUMED, PASSED),
     "joins without a mark": (LATE | {"kills": 1, "joins": 1}, PASSED),
+    "joins at what the conductor has not taken": (ALONE | {"leaves": 1}, BEHIND),
+    "joins at what tasks are written over": (RESUMED, DESCRIBED),
+    "the payload is chosen before the tasks are written": (RESUMED | {"entries": 2, "spare": 1}, LEFT_ALONE),
     "a drop takes what is held": (REPLACED, READ),
-    "who is dropped stays in what is opened": (LATE | {"drops": 1}, READ),
+    "who is dropped stays in what is opened": (LATE | {"drops": 1}, DESCRIBED),
     "bury leaves what is held": (LATE | {"kills": 1}, BOOKS),
     "bury leaves what is due": (LATE | {"kills": 1}, BOOKS),
     "bury does not toll the conductor": (ONE | {"kills": 1}, NO_DEADLOCK),
     "bury does not toll the readers": (ONE | {"kills": 1, "drops": 1}, NO_DEADLOCK),
     "index is given again before its process is dead": (REPLACED, PASSED),
-    "index is given again while its reader lends": (LEAVES | {"joins": 1, "kills": 1}, READ),
+    "index is given again while its reader lends": (LEAVES | {"joins": 1, "kills": 1}, BOOKS),
     "publish rings the conductor alone": (TWO, NO_DEADLOCK),
     "publish rings before the word": (TWO, NO_DEADLOCK),
     "the death of a worker tolls the conductor alone": (ONE | {"worker_kills": 1}, NO_DEADLOCK),

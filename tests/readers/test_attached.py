@@ -29,12 +29,17 @@ from shmloader.ring.segment import Segment
 
 
 class Sides:
-    """A conductor that reads too, a worker that makes of each index its number, and readers."""
+    """A conductor, a worker that makes of each index its number, and readers.
 
-    def __init__(self, readers: int = 1) -> None:
+    Args:
+        readers: How many.
+        reads: Whether the conductor reads too.
+    """
+
+    def __init__(self, readers: int = 1, reads: bool = True) -> None:
         self.segment = Segment(1, 4, 4, 8, "memfd", None, False)
         self.conductor = TrainerSide(self.segment, False, 2, True)
-        self.readers = self.conductor.read_elsewhere(True)
+        self.readers = self.conductor.read_elsewhere(reads)
         self.segment.format(self.conductor)
         self.worker = WorkerSide(self.segment, False, 0, 0, 0)
         self.writer = Writer(self.worker, objects, ChunkWalks())
@@ -139,6 +144,23 @@ def test_the_place_of_a_batch_is_known_while_the_ring_has_it_or_the_one_before_i
     with pytest.raises(LookupError):  # its entry was opened again between find() and admit()
         readers.admit(4)
     assert readers.known == 1
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_reader_begins_behind_what_the_last_one_took_although_the_conductor_has_not_seen_it(taken: int) -> None:
+    sides = Sides(reads=False)
+    for k in range(3):
+        sides.conductor.open(0, [k])
+        sides.make()
+    for k in range(taken):
+        assert sides.take(sides.attached[0])[0] == [k]
+    sides.readers.drop(0)
+    sides.readers.bury(0)  # which finds nothing due any more
+    assert sides.readers.joins_at() == taken
+    if taken < 3:
+        assert sides.take(sides.attach())[0] == [taken]
+    assert sides.readers.admit()[1] == 3
+    sides.close()
 
 
 def test_a_reader_that_was_dropped_passes_and_keeps_what_it_lends(sides: Sides) -> None:

@@ -15,6 +15,7 @@ open.
                again, sleep   as in the slot ring; both readers sleep on one bell
     its thread note       the conductor's death, or its message          add, clear, wake    its toll of that bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
+               write      the tasks of what it opens next: reserves their entries, and looks again whether there is room
                mark       the payload's word: who is due    open      an entry a step; again, sleep
     watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It holds
                the GIL from strike to done, and the conductor holds it while it opens
@@ -41,6 +42,7 @@ from model.readers_state import (
     ALARMED,
     ALL_TOOK,
     AWAY,
+    BEHIND,
     BIT,
     BOOKS,
     C_AGAIN,
@@ -52,6 +54,7 @@ from model.readers_state import (
     C_NAMES,
     C_OPEN,
     C_SLEEP,
+    C_WRITE,
     CHUNK,
     CLAIMED,
     CONDUCTOR_KILLS,
@@ -59,8 +62,10 @@ from model.readers_state import (
     CPC,
     CURSOR,
     DEAD,
+    DESCRIBES,
     DROPS,
     DUE,
+    EVER,
     FORGOTTEN,
     GOOD,
     HAND,
@@ -91,6 +96,7 @@ from model.readers_state import (
     READERS,
     READY,
     READY_BELL,
+    RESERVED,
     ROWS,
     RUNG,
     SEEN,
@@ -100,6 +106,7 @@ from model.readers_state import (
     STATUS,
     TAKEN,
     THREAD,
+    UNTAKEN,
     V_BURY,
     V_DROP,
     V_IDLE,
@@ -164,19 +171,27 @@ class Ring(Taking):
 
     def conductor(self, s: bytearray) -> bool:
         pc, to = s[CPC], s[CPC]
-        if pc >= C_ASLEEP or (s[VPC] in (V_BURY, V_DROP, V_LEAVE) and pc in (C_LOOK, C_AGAIN)):
+        if pc >= C_ASLEEP or (s[VPC] in (V_BURY, V_DROP, V_LEAVE) and pc in (C_LOOK, C_WRITE, C_AGAIN)):
             return False
         if pc == C_LOOK:
             if s[ALARMED]:
                 self.revoke(s)
             elif (p := self.room(s)) is not None:
-                s[HAND], to = p, C_MARK
-                if self.mutant == "due is marked behind open":
-                    to = C_OPEN
+                self.reserve(s)
+                to = C_WRITE
+                if self.mutant == "the payload is chosen before the tasks are written":
+                    s[HAND], to = p, C_MARK
             elif self.ready(s):
                 self.take(s)
             else:
                 to = C_DONE if s[TAKEN] == self.total else self.lie_down(s)
+        elif pc == C_WRITE:
+            p = self.room(s)  # again, because meanwhile a reader may have joined that needs the payload
+            to = C_LOOK if p is None else C_MARK
+            if p is not None:
+                s[HAND] = p
+                if self.mutant == "due is marked behind open":
+                    to = C_OPEN
         elif pc == C_MARK:
             if s[OWN + s[HAND]] or (s[DUE + s[HAND]] | s[HELD + s[HAND]]):
                 raise Violated(LEFT_ALONE)
@@ -209,6 +224,13 @@ class Ring(Taking):
             s[READY_BELL] &= SLEEPER
         s[CPC] = to
         return True
+
+    def reserve(self, s: bytearray) -> None:
+        """Write the tasks of the next batch over what its entries had.  The thread may give up the GIL meanwhile."""
+        behind = s[OPENED] + self.size_of[s[OPENED]]
+        s[RESERVED] = max(s[RESERVED], behind)
+        for seq in range(s[OPENED], behind):
+            s[DESCRIBES + seq % self.entries] = 0
 
     def lie_down(self, s: bytearray) -> int:
         s[READY_BELL] = SLEEPER
@@ -255,6 +277,8 @@ class Ring(Taking):
             if not lost or busy:
                 return False
             s[VPC], s[VWHO], s[VAT] = V_BURY, lost[0], 0
+            if s[LIVE] & s[BIT + lost[0]]:
+                s[UNTAKEN] = s[OPENED]
             s[LIVE] &= ~s[BIT + lost[0]]
         elif s[VPC] in (V_BURY, V_DROP, V_LEAVE):
             self.strike(s)
@@ -271,6 +295,8 @@ class Ring(Taking):
         r, p, mutant = s[VWHO], s[VAT], self.mutant
         bit = s[BIT + r]
         if p < self.payloads:
+            if s[DUE + p] & bit and not s[LIVE]:
+                s[UNTAKEN] = min(s[UNTAKEN], s[OF + p] - 1)
             if not (mutant == "bury leaves what is due" and s[VPC] == V_BURY):
                 s[DUE + p] &= ~bit
             held = s[VPC] == V_BURY and mutant != "bury leaves what is held"
@@ -292,15 +318,20 @@ class Ring(Taking):
         """A reader joins: at what is opened next; where nobody else is, or it resumes, at what the ring still has."""
         mutant, at = self.mutant, s[OPENED]
         resumes = self.resumes or not (s[LIVE] or self.own)
+        until = max(at, s[RESERVED]) if mutant != "joins at what tasks are written over" else at
+        least = s[ALL_TOOK] if mutant == "joins at what the conductor has not taken" else max(s[ALL_TOOK], s[UNTAKEN])
         while resumes and at > 0:
             before = max(k for k in self.size_of if k < at)
             p = s[NUMBER + before % self.entries]
             there = all(s[SEQ + k % self.entries] == k for k in range(before, at)) and s[OF + p] == before + 1
+            there = there and until - before <= self.entries
             if not there and not (mutant == "joins at what is filled again" and before + self.entries >= at):
                 break
-            if not self.resumes and before < s[ALL_TOOK]:
+            if not self.resumes and before < least:
                 break
             at = before
+        if not self.resumes and not (s[LIVE] or self.own) and at < s[EVER]:
+            raise Violated(BEHIND)
         if mutant == "joins at what is open" and at:
             at = max(k for k in self.size_of if k < at)
         for k in [k for k in self.size_of if at <= k < s[OPENED]]:
@@ -357,9 +388,9 @@ class Ring(Taking):
             n = bytearray(s)
             n[CONDUCTOR_KILLS], n[CPC], n[VPC], n[KILLS] = 0, C_DEAD, V_IDLE, 0
             yield "! the conductor is killed", n
-        free_gil = s[VPC] == V_IDLE and (
-            s[CPC] not in (C_MARK, C_OPEN) or self.mutant == "joins while a batch is opened"
-        )
+        early = self.mutant == "the payload is chosen before the tasks are written" and not s[CHUNK]
+        has_gil = s[CPC] == C_OPEN or (s[CPC] == C_MARK and not early)
+        free_gil = s[VPC] == V_IDLE and (not has_gil or self.mutant == "joins while a batch is opened")
         if not free_gil or s[CPC] == C_DONE:
             return
         for r in range(READERS):
@@ -377,6 +408,7 @@ class Ring(Taking):
                         n = bytearray(s)
                         n[budget] -= 1
                         n[LIVE] &= ~s[BIT + r]
+                        n[UNTAKEN] = n[OPENED]
                         n[VPC], n[VWHO], n[VAT] = step, r, 0
                         if step == V_LEAVE:  # it reads nothing more by itself
                             n[PC + r] = R_OUT

@@ -14,7 +14,8 @@ PASSED = "no batch passes a reader by"
 PUBLISHED = "a reader gets all published batches before the error for a lost conductor"
 BOOKS = "in the end no reader is due, and exactly the lent payloads are held"
 LEFT_ALONE = "a batch is opened only in a payload and in entries that nobody uses"
-PROMISES = (READ, WHOLE, DESCRIBED, PASSED, PUBLISHED, BOOKS, LEFT_ALONE)
+BEHIND = "a reader that joins where there is no other gets no batch that another one took"
+PROMISES = (READ, WHOLE, DESCRIBED, PASSED, PUBLISHED, BOOKS, LEFT_ALONE, BEHIND)
 
 # Faults that somebody could build in; each must break a promise.
 MUTANTS = (
@@ -32,6 +33,9 @@ MUTANTS = (
     "joins at what is open",
     "joins at what is filled again",
     "joins without a mark",
+    "joins at what the conductor has not taken",
+    "joins at what tasks are written over",
+    "the payload is chosen before the tasks are written",
     "a drop takes what is held",
     "who is dropped stays in what is opened",
     "bury leaves what is held",
@@ -75,6 +79,7 @@ READY_BELL, READER_BELL, RUNG = _bytes(), _bytes(), _bytes(READERS)
 STATUS, BIT, PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER = (_bytes(READERS) for _ in range(8))
 LENT, LENT_OF, INFORMED, THREAD, LOADED, FORGOTTEN = (_bytes(READERS) for _ in range(6))
 CPC, OPENED, TAKEN, ALL_TOOK, HAND, CHUNK, LIVE, ALARMED = (_bytes() for _ in range(8))
+RESERVED, UNTAKEN, EVER = (_bytes() for _ in range(3))  # EVER: the sequence behind all that any reader took
 VPC, VWHO, VAT, NOTED = (_bytes() for _ in range(4))
 KILLS, WORKER_KILLS, CONDUCTOR_KILLS, JOINS, DROPS, LEAVES = (_bytes() for _ in range(6))
 SIZE = _at
@@ -88,11 +93,11 @@ W_CLAIM, W_PUBLISH, W_RING, W_BELL, W_CLEAR, W_WAKE, W_DEAD = range(7)
     R_LOOK, R_COPY, R_TAKE, R_STORE, R_TELL, R_CLEAR, R_WAKE, R_READ, R_FREE, R_ANNOUNCE, R_AGAIN, R_SLEEP, R_ASLEEP,
     R_OUT, R_DONE,
 ) = range(15)  # fmt: skip
-C_LOOK, C_MARK, C_OPEN, C_AGAIN, C_SLEEP, C_ASLEEP, C_DONE, C_DEAD = range(8)
+C_LOOK, C_WRITE, C_MARK, C_OPEN, C_AGAIN, C_SLEEP, C_ASLEEP, C_DONE, C_DEAD = range(9)
 V_IDLE, V_BURY, V_DROP, V_LEAVE, V_TOLL = range(5)
 R_NAMES = ["look", "copy", "take", "store", "tell", "clear", "wake", "read", "free", "announce", "again", "sleep"]
 W_NAMES = ["claim", "publish", "ring", "bell", "clear", "wake"]
-C_NAMES = ["look", "mark", "open", "again", "sleep"]
+C_NAMES = ["look", "write", "mark", "open", "again", "sleep"]
 
 
 @dataclass

@@ -14,6 +14,7 @@ from model.readers_state import (
     DESCRIBED,
     DESCRIBES,
     DUE,
+    EVER,
     GOOD,
     HELD,
     IN,
@@ -186,6 +187,8 @@ class Taking(State):
             else:
                 s[DUE + p] &= ~bit
                 s[HELD + p] |= 0 if mutant == "take holds nothing" else bit
+                if self.leaves or self.drops or self.kills:
+                    s[EVER] = max(s[EVER], cursor + self.size_of[cursor])
                 to = self.taken(s, r)
         elif pc == R_STORE:
             s[DUE + p], s[HELD + p] = s[LOADED + r] >> 4 & ~bit, s[LOADED + r] & 15 | bit
