@@ -8,67 +8,16 @@ import uuid
 from typing import Any
 
 import pytest
-from scripts import run_script
+from served import printed
 
 import shmloader
 from shmloader.readers.server import serve
 from shmloader.readers.wire import Wire
 
-BEFORE = """
-import faulthandler, os, signal, sys, time, traceback
-import torch, torch.utils.data as data
-import shmloader
-from shmloader.readers.server import serve
-
-NAME = f"test-{os.getpid()}"
-
-class Tens(data.Dataset):
-    def __len__(self):
-        return 80
-
-    def __getitem__(self, k):
-        return torch.full((700,), float(k)), k
-
-def loader():
-    torch.manual_seed(5)
-    return shmloader.DataLoader(Tens(), batch_size=4, num_workers=2, shuffle=True, persistent_workers=True,
-                                multiprocessing_context="fork")
-
-def forked(function, *arguments):
-    pid = os.fork()
-    if not pid:
-        faulthandler.dump_traceback_later(60, exit=True)
-        failed = 1
-        try:
-            function(*arguments)
-            failed = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(failed)
-    return pid
-
-def attached(**options):
-    while True:
-        try:
-            return shmloader.attach(NAME, **options)
-        except ConnectionError:
-            time.sleep(0.02)
-
-alone = [k.tolist() for _, k in loader()]
-"""
-
-
-def printed(text: str) -> list[str]:
-    ran = run_script(BEFORE + text, 120)
-    assert "Traceback" not in ran.err, ran.err
-    return ran.out.splitlines()
-
 
 def test_a_job_gets_the_loaders_batches_and_one_that_comes_back_goes_on() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 first = attached()
 batches = iter(first)
 got = [next(batches)[1].tolist() for _ in range(7)]
@@ -89,11 +38,10 @@ while not refused:  # until the server has opened another batch in its place
     third.close()
 print(refused)
 got += [k.tolist() for _, k in batches]
-print(got == alone, len(second), second.state_dict()["epoch"])
+print(got == alone(), len(second), second.state_dict()["epoch"])
 print(sum(1 for _ in second))
 second.close()
-os.kill(server, signal.SIGTERM)
-os.waitpid(server, 0)
+end(server)
 try:
     shmloader.attach(NAME)
 except ConnectionError as error:
@@ -107,8 +55,8 @@ except ConnectionError as error:
 
 def test_a_job_goes_on_wherever_the_one_before_it_has_left() -> None:
     text = """
-server = forked(serve, loader(), NAME)
-torchs, epochs = loader(), []
+server = forked(serve, loader(shuffle=True), NAME)
+torchs, epochs = loader(shuffle=True), []
 for _ in range(24):
     epochs.append([k.tolist() for _, k in torchs])
 for taken in (1, 4, 7, 16, 19, 20, 21):  # behind the 20th comes the end
@@ -161,7 +109,7 @@ def open_without_reader(self, epoch, index):
     return opens(self, epoch, index)
 
 RoundRobin.open = open_without_reader
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 first = attached()
 batches = iter(first)
 got = [next(batches)[1].tolist() for _ in range(6)]
@@ -172,7 +120,7 @@ os.read(seen, 1)
 second = attached()
 second.load_state_dict(state)
 got += [k.tolist() for _, k in second]
-print(got == alone)
+print(got == alone())
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
@@ -181,14 +129,14 @@ os.waitpid(server, 0)
 
 def test_a_job_that_joins_in_mid_epoch_names_no_batch_before_it_has_one() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 first = iter(attached())
 got = [next(first)[1].tolist() for _ in range(3)]
 second = attached()
 batches = iter(second)
 print(second.state_dict()["batch"])
 next(first), next(first)  # otherwise nothing more is opened, because the ring is full
-at = alone.index(next(batches)[1].tolist())
+at = alone().index(next(batches)[1].tolist())
 print(second.state_dict()["batch"] == at + 1 > 3)
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
@@ -209,7 +157,7 @@ def job(number):
                 seen += k.tolist()
             assert sorted(seen) == list(range(80)) and not wrong, (seen, wrong)
 
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 jobs = [forked(job, number) for number in (1, 2, 3)]
 print(*[os.waitpid(pid, 0)[1] for pid in jobs])
 os.kill(server, signal.SIGKILL)
@@ -220,7 +168,7 @@ os.waitpid(server, 0)
 
 def test_a_process_comes_and_goes_as_often_as_it_likes() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 kept, got = [], []
 for at in range(70):
     with attached() as batches:
@@ -259,14 +207,14 @@ class Late:
         self.looks -= 1
         return self.looks < 0 and self.side.ready()
 
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 batches = iter(attached())
 batches._ring.side = Late(batches._ring.side)
 got = []
 for at in range(20):
     batches._ring.side.looks = at % 5
     got.append(next(batches)[1].tolist())
-print(got == alone, sum(1 for _ in batches))
+print(got == alone(), sum(1 for _ in batches))
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
@@ -275,7 +223,7 @@ os.waitpid(server, 0)
 
 def test_a_job_that_is_too_slow_is_dropped_and_keeps_what_it_has() -> None:
     text = """
-server = forked(lambda: serve(loader(), NAME, patience=0.2))
+server = forked(lambda: serve(loader(shuffle=True), NAME, patience=0.2))
 slow = iter(attached())
 rows, k = next(slow)
 quick = attached()
@@ -295,7 +243,7 @@ quick.close()
 
 def test_the_server_is_killed_and_the_job_hears_of_it_at_once() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 batches = iter(attached())
 got = [next(batches)[1].tolist() for _ in range(3)]
 os.kill(server, signal.SIGKILL)
@@ -303,7 +251,7 @@ try:
     while True:
         got.append(next(batches)[1].tolist())
 except RuntimeError as error:
-    print(got == alone[:len(got)], len(got) < 12, "has ended, and all that it published was read" in str(error))
+    print(got == alone()[:len(got)], len(got) < 12, "has ended, and all that it published was read" in str(error))
 os.waitpid(server, 0)
 """
     assert printed(text) == ["True True True"]
@@ -346,7 +294,7 @@ os.waitpid(server, 0)
 
 def test_a_child_of_a_reader_takes_nothing_in_its_place() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 mine = attached()
 batches = iter(mine)
 got = [next(batches)[1].tolist()]
@@ -361,7 +309,7 @@ def child():
 
 os.waitpid(forked(child), 0)
 got += [k.tolist() for _, k in batches]
-print(got == alone, len(list(mine)))
+print(got == alone(), len(list(mine)))
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
@@ -370,7 +318,7 @@ os.waitpid(server, 0)
 
 def test_iter_that_was_interrupted_joins_again() -> None:
     text = """
-server = forked(serve, loader(), NAME)
+server = forked(serve, loader(shuffle=True), NAME)
 holds = attached()
 kept = iter(holds)
 next(kept)

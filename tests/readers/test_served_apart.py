@@ -2,56 +2,7 @@
 
 from __future__ import annotations
 
-from scripts import run_script
-
-BEFORE = """
-import faulthandler, os, resource, sys, threading, time, traceback
-import torch, torch.utils.data as data
-import shmloader
-from shmloader.readers.server import serve
-
-NAME = f"test-{os.getpid()}"
-
-class Tens(data.Dataset):
-    def __len__(self):
-        return 80
-
-    def __getitem__(self, k):
-        return torch.full((700,), float(k)), k
-
-def loader(dataset=None, **options):
-    return shmloader.DataLoader(dataset or Tens(), batch_size=4, num_workers=2, persistent_workers=True,
-                                multiprocessing_context="fork", **options)
-
-def forked(function, *arguments):
-    pid = os.fork()
-    if not pid:
-        faulthandler.dump_traceback_later(60, exit=True)
-        try:
-            function(*arguments)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return pid
-
-def attached():
-    while True:
-        try:
-            return shmloader.attach(NAME)
-        except ConnectionError:
-            time.sleep(0.02)
-
-def end(server):
-    os.kill(server, 15)
-    os.waitpid(server, 0)
-"""
-
-
-def printed(text: str) -> list[str]:
-    ran = run_script(BEFORE + text, 120)
-    assert "Traceback" not in ran.err and "Timeout" not in ran.err, ran.err
-    return ran.out.splitlines()
+from served import printed
 
 
 def test_who_closes_an_iterator_in_mid_epoch_attaches_again() -> None:

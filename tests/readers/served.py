@@ -1,0 +1,62 @@
+"""Scripts in which one process serves a loader and others attach to it."""
+
+from __future__ import annotations
+
+from scripts import run_script
+
+BEFORE = """
+import faulthandler, os, resource, signal, sys, threading, time, traceback
+import torch, torch.utils.data as data
+import shmloader
+from shmloader.readers.server import serve
+
+NAME = f"test-{os.getpid()}"
+
+class Tens(data.Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, k):
+        return torch.full((700,), float(k)), k
+
+def loader(dataset=None, **options):
+    torch.manual_seed(5)
+    return shmloader.DataLoader(dataset or Tens(), batch_size=4, num_workers=2, persistent_workers=True,
+                                multiprocessing_context="fork", **options)
+
+def alone():
+    return [k.tolist() for _, k in loader(shuffle=True)]
+
+def forked(function, *arguments):
+    pid = os.fork()
+    if not pid:
+        faulthandler.dump_traceback_later(60, exit=True)
+        failed = 1
+        try:
+            function(*arguments)
+            failed = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(failed)
+    return pid
+
+def attached(**options):
+    while True:
+        try:
+            return shmloader.attach(NAME, **options)
+        except ConnectionError:
+            time.sleep(0.02)
+
+def end(server):
+    os.kill(server, signal.SIGTERM)
+    os.waitpid(server, 0)
+"""
+
+
+def printed(text: str) -> list[str]:
+    """The lines that a script prints behind BEFORE."""
+    ran = run_script(BEFORE + text, 120)
+    assert "Traceback" not in ran.err and "Timeout" not in ran.err, ran.err
+    return ran.out.splitlines()
