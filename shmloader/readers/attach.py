@@ -52,7 +52,7 @@ class Attached:
             state = self._state or {}
             attachment = _connected(self.name, state, self._spare, meter)
             try:
-                waits = self._join == "epoch" and not state
+                waits = self._join == "epoch" and state.get("batch") is None
                 self._iterator = ReaderIterator(self, attachment, Turns(meter), waits)
             except BaseException:  # a Ctrl-C while it waits: the next iter() joins again
                 attachment.close()
@@ -121,7 +121,8 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
     Args:
         name: What was given to `--name`.
         join: "batch" (default): the first `iter()` begins with the next batch that the server opens; if nobody else
-            reads, with the first one that nobody took.  "epoch": with the next epoch.
+            reads, with the first one that nobody took.  "epoch": with the next epoch.  A state that names a batch
+            overrides both.
         spare_slots: How many batches may lie in the ring at once, as in `DataLoader` (default None: as many as the
             served loader has).  It may not be more.
 
