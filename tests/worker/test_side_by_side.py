@@ -472,9 +472,12 @@ def test_ctrl_c_without_workers(is_running: bool, tmp_path: Path) -> None:
                 (tmp_path / "interrupted").touch()
                 # To the main thread: it may still be in pthread_create(), which blocks signals, and os.kill() would
                 # interrupt this thread, while the main one sleeps on.
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                # Again after a while: CPython does not see a signal that comes when it is about to wait for a lock, and
+                # drops an exception that a weak reference's callback raises.
                 try:
-                    await asyncio.sleep(1000)
+                    while True:
+                        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                        await asyncio.sleep(15)
                 finally:
                     time.sleep(0.2)  # whoever does not wait for the loop finds it running
             return index
