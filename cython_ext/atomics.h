@@ -290,7 +290,7 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
 
 /* NOTE [ Cache table ]
  *
- * An open-addressed table of words says where each picture lies that is kept decoded.  All processes of a user map it.
+ * An open-addressed table of words says where each kept (decoded) picture lies.  All processes of a user map the table.
  * A word is 0, a claim or an entry:
  *
  *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40

@@ -14,8 +14,8 @@ Signatures are not compared as a whole, because a further argument with a defaul
 
 This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, which `make test-torch` runs:
 
-    _worker_loop                        takes `dataset`; as of 2.14 `dataset_holder`, a list of it, and forgets the
-                                        worker info when it ends
+    _worker_loop                        takes `dataset`; since 2.14 it takes `dataset_holder`, a list with the
+                                        dataset, and drops the worker info at its end
     _process_data                       takes the data; as of 2.8 also the worker, and there is _workers_num_tasks
     _pin_memory_device                  the user's argument; as of 2.10 the current accelerator's
     pinning                             asks only torch.cuda in 2.6, torch.accelerator as of 2.8

@@ -83,7 +83,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             num_workers * prefetch_factor chunks are under way, more if batches are small.  With "steal", chunks change
             no value; with "round_robin", random draws depend on them.  Without workers this does nothing.
 
-        group_by: Has one worker read the samples together that lie in one place of the storage (default None).
+        group_by: Lets one worker read all samples that lie in one place of the storage (default None: no grouping).
             "place": the dataset's `__place__(index)` returns the place of a sample; or give a function of an index.
             The loader cuts num_workers * prefetch_factor batches at a time, and a worker gets the places that it had
             before, unless the others would wait for it.  Values and order stay the same.  It needs what `chunk_size`
@@ -125,9 +125,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
             `__prefetch__(indices)` is called with each batch's indices once, and starts to read them.  0 never calls
             it.  With "steal", and without workers, only the indices of the batch that is made now are known.  Needs a
-            map-style dataset.  With 1 or more, the samples of a dataset with `async def __getitem__` are awaited: those
-            of these batches are under way at the same time, on one event loop in each worker; also without workers.
-            See docs/look-ahead.md.
+            map-style dataset.  With 1 or more, the samples of a dataset with `async def __getitem__` are awaited.  The
+            samples of all these batches are then under way at the same time, on one event loop in each worker.  Without
+            workers, only the samples of one batch are.  See docs/look-ahead.md.
 
         worker_threads: In how many threads a worker makes the samples of its batches at the same time (default None: in
             its main thread, one by one).  For samples that wait for a network or a disk, or for C code that releases
@@ -139,7 +139,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
 
-        crew: A `shmloader.Crew`, whose workers make this loader's batches, and those of its other loaders (default
+        crew: A `shmloader.Crew`.  Its workers make the batches of this loader and of the crew's other loaders (default
             None: each iterator has workers of its own).  How many there are, the start method, `template` and
             `workers_outlive_signals` are the crew's.  See docs/crew.md.
 

@@ -5,7 +5,7 @@ NOTE [ Options ]
     1. `DataLoader.__init__` makes an `Options` of its arguments, which checks each value, and sets them as attributes
        of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
     2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them all when an iterator is made.
-       Layers below the face get that object and read `options.chunk_size`.  None of them reads the loader's attribute.
+       Code below `DataLoader` gets that object and reads `options.chunk_size`, never the loader's attribute.
     3. requirements.py checks what a value needs of the loader (its dataset, its collate function) and of the machine.
     4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
        docstring, and an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails if one is missing.

@@ -10,8 +10,8 @@ NOTE [ Patching ]
        Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class work.
     3. Only instances whose type is exactly torch's class or a named one are changed.  Other subclasses stay what they
        are, and so do copies and unpickled loaders, because these do not call `__init__`.
-    4. Undoing it restores one attribute; no module keeps anything of ours.  `__new__` would be the plainer place, but
-       CPython cannot remove one again: object.__new__ refuses arguments from then on.
+    4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
+       CPython cannot undo it: when a `__new__` was set and deleted, object.__new__ refuses arguments from then on.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So
        the subclass's overrides hold, and its super() calls reach ours before torch's.  This happens when its `__init__`
        calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The new class has the

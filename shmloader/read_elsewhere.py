@@ -6,15 +6,16 @@ NOTE [ Read elsewhere ]
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
     2. All loaders of torch's have only one place in common: each calls the `__init__` of one of torch's two iterators.
-       We watch these two calls while they can matter: while there is a note of a loader that was not iterated over
-       yet, a loader of a class that is not ours, or a patch.  Otherwise torch's classes are as torch made them.
+       We watch these two calls only while one of three things exists: a note of a loader that was not iterated over
+       yet; a loader of a class that is not ours; a patch.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
        workers and the same collate function, its loader was probably built from ours.  That is a warning, once.
     4. If code that names torch's class makes torch's iterator for a loader of ours that could ride, the loader has
        escaped.  That is a warning too, or an error if the loader has an option that only the ring can honour.  Until
        the loader's next iterator of ours, `rides_ring` is False.
-    5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.  It
-       goes with the dataset.  If a dataset has no weak references (a list), the note goes with the loader.
+    5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.
+       The note goes with the dataset.  If a dataset cannot be weakly referenced (a list), the note goes with the
+       loader.
 """
 
 from __future__ import annotations

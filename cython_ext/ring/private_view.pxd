@@ -11,9 +11,11 @@ again, the written pages must be dropped.  There are three ways to find them, an
 is used:
 
     "noted"     The kernel records first writes (userfaultfd with asynchronous write protection, Linux 6.7), and one
-                ioctl (PAGEMAP_SCAN) lists those pages.  About 15 us for 38 MB without any write.
-    "looked up" /proc/self/pagemap shows for each page whether it belongs to the file.  About 500 us for 38 MB.
+                ioctl (PAGEMAP_SCAN) lists those pages.
+    "looked up" /proc/self/pagemap shows for each page whether it belongs to the file.
     "dropped"   All pages are dropped and mapped again, if there is no /proc: some milliseconds for 38 MB.
+
+docs/readers.md has the times that we measured for the first two.
 
 The ring reserves more address space than there is memory, so the mapping has MAP_NORESERVE.  A view lives while a batch
 is lent over it: the lease keeps its ring alive, and the ring keeps the view.

@@ -5,8 +5,8 @@ NOTE [ Readers ]
 
 Several processes of a machine may read the batches of one ring.  One of them is the **conductor**.  It draws indices,
 opens batches, revokes claims and counts, as a trainer without readers does.  It may also read batches itself, and keeps
-its own records of those (Slots).  The others are **readers**: they take batches in order and lend them.  Each reader
-has an index from 0 to 31, and the bit of that number.
+its own records of those (Slots).  The other processes are **readers**: they take batches in order and lend them.  Each
+reader has an index from 0 to 31, and the bit of that number.
 
 Each payload has one word, `due:32 | held:32`, with a bit for each reader in both halves.  A reader is *due* until it
 has taken the payload's batch.  It *holds* the payload while it reads or lends it.
@@ -15,7 +15,8 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     worker:    publish()    also rings the readers' bell, on which all readers sleep
     reader:    take(s)      sees READY(s), copies the workers' descriptions out of the entries, and moves its bit from
                             due to held, with one CAS.  If no reader is due any longer, it rings the conductor's bell
-    reader:    let go       when its lease dies, clears its bit in held.  If the word is then 0, it rings that bell
+    reader:    let go       when its lease dies, clears its bit in held.  If the word is then 0, it rings the
+                            conductor's bell
     conductor: admit()      gives a new reader an index.  The reader becomes due for all batches that are opened later.
                             It may also become due for batches that the ring still has, if their payloads were not
                             given to other batches since
@@ -25,24 +26,28 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
                             closed and holds nothing.  Only then may another reader get the index
 
     1. The entry of s is used for s + R when no reader is due for s and the conductor has taken s.  Readers take in
-       order, so one number is enough: `all_took`, the lowest sequence that somebody has not taken yet.
+       order, so one number is enough: `all_took`, the lowest sequence that a reader or the conductor has not taken yet.
     2. A payload is filled when its word is 0 and the conductor does not lend it.
-    3. While a reader is due, the entries are not opened again, so its copy of them is whole.  If the reader was dropped
-       meanwhile, the copy may be torn.  But then its CAS fails, and it discards the copy.
-    4. The word needs no generation.  While a dropped reader may still take, no word gets its bit again, so its CAS
-       cannot succeed on a later state of the word.  A living reader first makes sure that it takes nothing more
-       (AttachedSide.leave()), and then closes its connection.  Another reader gets its bit only when no word has it.
-       Otherwise the death of that reader would free payloads that the first one still lends.
-    5. A reader that holds `spare` payloads copies the next batch out, and lets go at once.  So the ring needs one
-       payload for each batch under way, and the spare ones of all readers.  The conductor waits for such a copy, but
-       never until a tensor dies.
+    3. While a reader is due for s, the entries of s are not opened again, so the reader's copy of their descriptions is
+       whole.  If the reader was dropped meanwhile, the copy may be torn.  But then the reader's CAS fails, and it
+       discards the copy.
+    4. The word needs no generation counter.  While a dropped reader might still try to take a batch, no word gets the
+       reader's bit again, so the reader's CAS on a later state of the word fails.  A living reader first makes sure
+       that it takes nothing more (AttachedSide.leave()), and then closes its connection.  Another reader gets the same
+       bit only when no word has that bit.  Otherwise the death of the second reader would free payloads that the first
+       reader still lends.
+    5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
+       needs one payload for each batch under way, and the `spare` payloads of all readers.  The conductor may wait
+       until such a copy is made, but never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
-       Tasks are written into the entries before open(), and pickling one may call Python.  So the conductor reserves
+       Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
        the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  A reader that is
-       admitted meanwhile may need the slot that was free, so the conductor looks again whether there is room.
+       admitted between reserve() and open() may need the slot that was free, so the conductor looks again whether there
+       is room.
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
-       two, the others sleep on.  So each death tolls the bells: bury() both for a reader, and the conductor both for a
-       worker.  If the conductor dies, the thread in which each reader listens to it tolls the readers' bell.
+       two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
+       worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the
+       conductor tolls the readers' bell.
     8. If there is no reader, and the conductor does not read itself, it opens nothing.  Ready batches stay ready.
 
 Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  In each reader

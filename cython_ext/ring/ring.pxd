@@ -30,9 +30,10 @@ These tasks do not change, because no other worker may claim them, and the train
 workers.  A worker does not read tasks that are open for ANY, because another one may claim them at any moment.
 
 A worker may claim several sequences before it publishes the first of them, as a stand-in does: NOTE [ Far workers ] in
-stand_in.py (claims.pyx).  put_aside() only notes in the process which payload a claim is for, and take_up() goes on
-with it.  While something is put aside, the worker does not sleep on its bell (claim_at_once()), because the trainer may
-wait for just that.  Each claim stays in its own word, so revoke() finds all of them.  Chunks are not put aside.
+stand_in.py (claims.pyx).  put_aside() only records, in this process, which payload a claim is for.  take_up() continues
+with that claim.  While something is put aside, the worker does not sleep on its bell (claim_at_once()), because the
+trainer may wait for just that.  Each claim stays in its own word, so revoke() finds all of them.  Chunks are not put
+aside.
 
 With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
 trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything
@@ -61,7 +62,7 @@ A worker may die anywhere.  One CAS both claims a sequence and records the claim
 lets go of it.  So the sequences that a dead worker held are those whose CLAIMED names it.  The trainer reaps the
 process, which can then write nothing more, and revokes its claims:
 
-    trainer: revoke(worker)       one CAS a claim                           -> OPEN(s, worker), or OPEN(s, ANY)
+    trainer: revoke(worker)       one CAS for each claim                    -> OPEN(s, worker), or OPEN(s, ANY)
 
 Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.
 OPEN names the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.

@@ -9,8 +9,9 @@ NOTE [ Forked children ]
 
     1. If there were more forks since, this is a child, and every method that would touch the ring raises instead.
     2. In a child, default_collate makes tensors outside the slot, as it does in any other thread (batch_writer.pyx).
-    3. If an exception leaves the dataset's code in a child, the child ends with it, as any process does (loop.py).  A
-       child that returns from there meets 1, which ends it.
+    3. If an exception leaves the dataset's code in a child, the child ends with that exception, as any process does
+       (loop.py).  A child that returns from the dataset's code calls a method of the ring next, and ends with the error
+       of rule 1.
 
     If the child writes to a tensor that its parent had made over the slot, the parent's batch changes.  torch's workers
     collate into shared memory, so their children do the same.

@@ -14,8 +14,7 @@ into it.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
        with holes in place of its items: `Holed`.  So you get the container that you would get if the whole batch were
        pickled.  The same is done with a tensor of a subclass.  It has one item, its elements.
-    3. Everything else in a shell, its attributes, comes from the first chunk, as default_collate takes the first
-       sample's.
+    3. The attributes of a shell come from the first chunk, because default_collate keeps those of the first sample.
 """
 
 from __future__ import annotations

@@ -19,15 +19,15 @@ delivered in its slot, with `is_pinned()` true and no copy.
        for the GIL.
        When the next batch is handed out, events are recorded: on the noted streams, on those that are current now, and
        on all others that may have a copy because they were current in some thread while the batch was lent
-       (NOTE [ Streams ]).  A later event covers more, so it does no harm that this does not happen at the death.  When
-       all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are lent, batches are
-       copied, so nothing ever waits for a device.
+       (NOTE [ Streams ]).  Recording the events later than the death does no harm, because a later event covers more
+       copies.  When all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are
+       lent, batches are copied, so nothing ever waits for a device.
        The trainer does this for every second batch, or for each one while slots are scarce.  In all usual cases it is
        one call of C, in reclaim.pyx, which calls the driver without the GIL and reuses its events.  The Python code
        here covers all cases: foreign streams, streams that became current unseen, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code
-       ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams are
-       enough, and no slot waits for the consumer's computation.
+       ever sees the slot: `on_device` and the consumer get only the copy.  Then events on that thread's current streams
+       are enough, and no slot waits for the consumer's computation.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
        a capture has begun in another thread in the meantime, the events are dropped and recorded again with the next

@@ -2,30 +2,33 @@
 
 NOTE [ Prefetcher ]
 
-    1. The thread takes batches from the iterator below (the source), in order.  It passes each to a stage, and puts the
-       result into a queue, with a number.  If something raises, the error goes into the queue at that place, and is
-       raised in the caller.  The caller reports the number of each batch that it hands out.  So the thread knows how
-       many are ready: at most `depth`, however much device memory they take.  Both queues sleep in the kernel, without
-       polling.
-    2. The thread knows the source, the stage and the queues, but not the iterator.  So an iterator that is dropped is
-       collected, and that ends its thread.  A thread lives for one epoch, and shares a Run with its caller.
-    3. To end the thread, a flag is set, which it reads before each batch.  If it waits for the caller, it is woken; if
-       it waits for a batch, the source is interrupted.  If it is in the user's code (`on_device`, a sampler, the
-       dataset of a loader without workers), it cannot be interrupted.
-    4. So a new epoch waits for the old thread's end, however long that takes, as torch's waits for its workers: the
-       source is never reset under a thread.  The wait takes no CPU, and Ctrl-C ends it.  Then the iterator is at its
-       end, the thread continues to its own end, and the next epoch waits for that.
-    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is in `on_device`
-       then, it will not return into the source, so the source is closed at once.  If it is in the source, it closes the
-       source when it comes out.  Either case is a RuntimeWarning.  The interpreter's exit waits for PATIENCE once, for
-       all threads together: they are daemons.
-    6. Ctrl-C may come between any two lines of the caller.  So the caller's thread (there may be several) holds a batch
-       from the moment when it leaves the queue until next() returns it.  Its number may be reported twice, and every
-       end is idempotent.  threading's is_alive() proves nothing: until Python 3.12, an interrupted join() marks a
-       living thread as ended.
-    7. Without a thread (depth 0), an exception of `on_device`, also KeyboardInterrupt, comes in its batch's place as
-       well.
-    8. Attributes of torch's iterator that this one lacks (`_workers` for example) are the source's.
+    1. The thread takes batches from the iterator below (the source), in order.  It passes each batch to a stage, and
+       puts the result into a queue, with a number.  If something raises, the error goes into the queue at that place,
+       and is raised in the caller.  The caller reports the number of each batch that it hands out.  So the thread knows
+       how many batches are ready, and makes no more than `depth`, whatever their size.  Both queues sleep in the
+       kernel, without polling.
+    2. The thread has a reference to the source, the stage and the queues, but none to the iterator.  So an iterator
+       that is dropped is collected, and its end ends the thread.  A thread lives for one epoch, and shares a Run with
+       its caller.
+    3. To end the thread, a flag is set, which the thread reads before each batch.  If the thread waits for the caller,
+       we wake it.  If it waits for a batch, we interrupt the source.  If it is in the user's code (`on_device`, a
+       sampler, the dataset of a loader without workers), we cannot interrupt it.
+    4. So a new epoch waits until the old thread has ended, however long that takes (torch's loader waits for its
+       workers in the same way).  The source is never reset while a thread uses it.  The wait takes no CPU, and Ctrl-C
+       ends the wait.  After that Ctrl-C the iterator has ended, but the thread still runs, and the next epoch waits for
+       the thread.
+    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is still in
+       `on_device` after that, it will not return into the source, so close() closes the source at once.  If the thread
+       is still in the source, the thread closes the source when it comes out.  Both cases give a RuntimeWarning.  The
+       interpreter's exit waits for PATIENCE once, for all threads together, because they are daemons.
+    6. Ctrl-C may come between any two lines of the caller.  So each thread that calls next() holds its batch from the
+       moment when the batch leaves the queue until next() returns it.  A batch's number may be reported twice, and
+       ending the iterator or the thread twice does no harm.  threading's is_alive() proves nothing: until Python 3.12,
+       an interrupted join() marks a living thread as ended.
+    7. Without a thread (depth 0), an exception of `on_device`, also KeyboardInterrupt, comes in the place of the batch
+       as well.
+    8. If code asks for an attribute of torch's iterator that this iterator lacks (`_workers` for example), it gets the
+       source's attribute.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ the place where a batch dies says little about where it was read.  But streams c
        such a thread may call Python again.
     5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
        current before shmloader was imported.  The streams that are current where a batch dies, and at the next
-       hand-out, are added in any case (NOTE [ Pinning ]).  If one of these was not seen to be chosen, there is a
-       warning.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the streams of
-       this torch cannot be watched.
+       hand-out, are added in any case (NOTE [ Pinning ]).  If the watch has missed that one of these became current,
+       there is a warning.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the
+       streams of this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
 """

@@ -3,37 +3,38 @@
 NOTE [ Far workers ]
 
     1. A far worker is a process on another machine that has the dataset and makes batches.  Its stand-in claims
-       sequences as any worker does, sends each one's indices, seed and epoch, receives the batch straight into the
-       slot, and publishes.  To the ring, a stand-in is a worker: order, revocation, replacement and the end are what
-       they are without far workers.
-    2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker, so it
-       collates, seeds and fails in the same way.  An offset in its slot is an offset in ours.  So the description of a
-       batch travels as it is, and nothing is pickled for the wire.  (far/maker.py)
+       sequences as any worker does, sends the indices, the seed and the epoch of each sequence, receives the batch
+       straight into the slot, and publishes.  To the ring, a stand-in is a worker, so order, revocation, replacement
+       and the end need no other code.
+    2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
+       (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
+       our slot.  So the description of a batch travels unchanged, and nothing is pickled for the wire.
     3. The far worker connects to the stand-in's door, and not the other way round.  The port stays the same when a
-       stand-in or a far worker is replaced, so neither has to be told where the other one is now.
-    4. If the connection ends for any reason, the stand-in ends too: the far worker died, its machine is gone, it was
+       stand-in or a far worker is replaced, so neither of them needs a new address of the other.
+    4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was
        silent for `heartbeat` seconds, or it sent bytes that no far worker sends.  Then the kernel reports the death of
-       a worker, and `on_worker_death` decides as for a local one: the sequence that it held is opened again, and
-       another stand-in waits at the door.  A stand-in without a far worker claims nothing, so it holds up nobody if
-       work is stolen.
+       a worker, and `on_worker_death` decides as for a local worker.  With "respawn", the sequences that the stand-in
+       held are opened again, and another stand-in waits at the door.  A stand-in without a far worker claims nothing,
+       so with work stealing nobody waits for this stand-in.
     5. Without stealing and without sample_seeds, a worker is seeded once, and each of its batches continues its random
-       numbers.  So if dead workers are replaced, a far worker sends its random states with each batch, and they lie in
-       the ring as a local worker's do.  The next stand-in reads them there, and sends them with its first request.
-    6. A far worker is asked for `in_flight` batches at once, so that it need not wait for the next request while a
-       batch travels.  The stand-in claims them one by one, as long as the ring has some open, and publishes them in the
-       order in which it has claimed them.  It waits for the ring only if it waits for no batch.  While a far worker
-       makes a batch or waits until one is sent, it reads no request.  So the requests that it has not read must fit
-       into what the kernel holds for a connection.  If one more does not fit, it is sent when no batch is under way.
-       Otherwise both ends might wait for the other one to read.
-    7. A death counts against the batch that the far worker had begun, which the last sign of life says, and against
-       none if the far worker was gone before it began any.  Otherwise the three stand-ins of a node that is gone might
-       claim one batch in turn, and be its three deaths.
+       numbers.  So if dead workers are replaced, a far worker sends its random states with each batch, and the stand-in
+       writes them into the ring, as a local worker does.  The next stand-in reads them there, and sends them with its
+       first request.
+    6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
+       request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
+       publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
+       worker.  The far worker reads no request while it makes or sends a batch.  So all requests that it has not read
+       must fit into what the kernel holds for a connection.  A request that does not fit is sent when the far worker
+       has sent the batches of all requests before it.  Otherwise both ends might wait for the other end to read.
+    7. The last sign of life names the batch that the far worker had begun.  A death counts against that batch, or
+       against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
+       claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.
     9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
        and layout are checked against the slot before its bytes are received (frames.py, layout.py).  Then plans and
-       objects are unpickled.  They are trusted as much as what Ray carries, which is pickled too.
+       objects are unpickled.  We trust them as much as what Ray carries, which is pickled too.
 """
 
 from __future__ import annotations

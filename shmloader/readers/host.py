@@ -277,8 +277,8 @@ class Host:
         self._bury_closed()
         if len(self._joined) >= MOST_READERS:
             raise RuntimeError(
-                f"{len(self._joined)} readers have this loader, or lend batches of it. At most {MOST_READERS} can. "
-                "Close one, and drop its batches."
+                f"{len(self._joined)} readers are attached to this loader, or still keep batches of it. "
+                f"At most {MOST_READERS} can. Close one, and drop its batches."
             )
         reader = ReaderRecord(None, wire.pid, os.dup(wire.death))  # first: if it fails, nobody frees the index
         try:
@@ -338,8 +338,8 @@ class Host:
     def _gone_text(self, ring: RingRecord, hello: dict[str, Any]) -> str:
         epoch, batch = ring.next_joined()
         return (
-            f"Batch {hello['batch']} of epoch {hello['epoch']} is not in the ring any more. Attach without a state to go "
-            f"on with the next one, which is batch {batch} of epoch {epoch} now."
+            f"Batch {hello['batch']} of epoch {hello['epoch']} is not in the ring any more. Attach without a state to "
+            f"go on with the next one, which is batch {batch} of epoch {epoch} now."
         )
 
     def _drop_the_slow(self) -> None:

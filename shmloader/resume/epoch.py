@@ -5,8 +5,9 @@ NOTE [ Epoch ]
     1. Each count has one owner.  EpochCounts has the batches that were drawn and opened; Reading those that were taken;
        Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
        is computed from these, and there is no other counter.
-    2. `delivered` counts the batches that the user has received, and a state saves it.  It is the Progress that the
-       reader counts with.  With a prefetch thread it is a copy instead, which came with the user's last batch.
+    2. `delivered` counts the batches that the user has received, and a state saves this count.  It is the Progress with
+       which the trainer's reader (Reading) counts.  With a prefetch thread it is a copy of that Progress, which came
+       with the last batch that the user received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.
     4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.

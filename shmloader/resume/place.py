@@ -2,17 +2,18 @@
 
 NOTE [ Place ]
 
-    1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out, or the
-       prefetch thread each one that it passes on (progress.pyx).  Batches under way are made again after a resume.
+    1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out.  With a
+       prefetch thread, the thread counts each batch that it passes on instead (progress.pyx).  Batches under way are
+       made again after a resume.
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
     4. A loaded state takes effect at the next iter().  Until then state_dict() returns it.  An existing iterator
        continues its own epoch.
-    5. Saving a state draws nothing.  A seed that a RandomSampler has drawn is drawn again from a copy of the
-       generator's state before the draw, and only when a state needs it.  A resumed epoch takes its base seed from the
-       state.  Every generator is then where it would be in the run that was not interrupted, if the user has restored
-       the global one too.
+    5. Saving a state draws nothing.  If a state needs the seed that a RandomSampler has drawn, the seed is computed
+       only then: we kept the generator's state from before the draw, and draw once more from a copy of that state.  A
+       resumed epoch takes its base seed from the state.  Every generator is then where it would be in the run that was
+       not interrupted, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
        that name, beside the user's own epoch.  If set_epoch() contradicts the epoch that was predicted for it, the
        early epoch is given up, and iter() begins from its state with the new epoch.  So no draw is repeated.

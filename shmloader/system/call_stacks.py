@@ -5,10 +5,10 @@ NOTE [ Call stacks ]
     The trainer asks a worker for its stack by a signal.  A Python handler writes it, between two bytecodes, when stacks
     are consistent.  A worker that never leaves a call of C never reaches that handler.  If no answer comes, the trainer
     sends a second signal, whose handler is faulthandler's: it writes the stack from C, also while a call holds the GIL.
-    It must not be the first signal.  In a worker that runs Python code it reads frames that the interpreter is about to
-    change, and that could end the worker with a segmentation fault: NOTE [ Stack samples ].  Nor is it sent to a worker
-    that has not taken the first one yet, because it is stopped, for example.  When such a worker continues, it would
-    take both, wherever it is.
+    faulthandler's handler must not be the first.  In a worker that runs Python code it reads frames that the
+    interpreter is about to change, and that could end the worker with a segmentation fault: NOTE [ Stack samples ].
+    The trainer sends no second signal while a worker has not taken the first (the worker may be stopped). Otherwise the
+    worker would take both when it continues, perhaps in the middle of Python code.
 """
 
 from __future__ import annotations

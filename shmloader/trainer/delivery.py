@@ -18,8 +18,9 @@ are built over that.  When the last of them dies, in whatever thread, the lease 
        lease makes one, to a built-in function.
     4. A lease outlives its ring.  When the ring is closed, a payload that is lent stays mapped until its lease dies.
     5. If slots are page-locked, a copy to a device may outlive the lease, so the lease is guarded: NOTE [ Pinning ].
-    6. A process that is forked while a batch is lent sees the slot, and not a copy of it.  Its batch changes once the
-       trainer has dropped its own.  Send it through a queue, or clone it.
+    6. A process that is forked while a batch is lent sees the slot, and not a copy of it.  The forked process's batch
+       changes when the trainer has dropped the same batch and the slot is filled again.  So the user must clone the
+       batch, or send it through a queue.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ NOTE [ Overlap ]
 Without it, workers fall idle one after another once the sampler is exhausted, until the user reaches the end and calls
 iter() again.  Then the trainer waits for a first batch that nobody has begun.  With it, the sampler's next epoch begins
 at once, and its batches are opened as far as there is room (NOTE [ One step ], 5).  So the ring may hold two epochs,
-but never three, because an epoch is prefetched only while the one before it is the user's.
+but never three, because an epoch is prefetched only while the user iterates over the one before it.
 
     1. Each task names its batch's epoch, seed, and the argument of the dataset's set_epoch().  The ring keeps the
        order, and each epoch counts its own batches: while any batch of the current epoch is under way, the next one to

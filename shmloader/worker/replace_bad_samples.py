@@ -14,7 +14,7 @@ resume.
     3. An exception is kept as text.  The object would keep its frames, and with them the row that was being written.
     4. The report of replaced samples lies after the description of the batch (WorkerSide.report), and is counted when
        the batch is taken.  A batch without bad samples has report size 0.
-    5. A dataset whose samples all raise must end.  So at most TRIES others are tried.
+    5. If all samples raise, the search must stop.  So at most TRIES others are tried.
     6. Only samples that the sampler may give are taken (trainer/sample_pool.py).  Workers get these indices when they
        start.  If they differ when an epoch begins, the workers are ended and started again.
 """

@@ -184,13 +184,13 @@ try:
         open_ones.append(attached())
         iter(open_ones[-1])
 except RuntimeError as error:
-    print(len(open_ones), str(error)[3:43])
+    print(len(open_ones), str(error)[3:42])
 print(next(open_ones[0]._iterator)[0].shape)
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
     first, second, third = printed(text)
-    assert first == "True True" and second.endswith("readers have this loader, or lend batche") and third
+    assert first == "True True" and second.endswith("readers are attached to this loader, or") and third
     assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
 
 

@@ -9,9 +9,10 @@ NOTE [ Search ]
        kept, and more workers are tried with it.
     4. Then fewer workers are tried, by halves, down to the fewest that are LOOSELY as quick as the best.
     5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine meets all of them.
-       The usual options are among them, because an unusual one must be worth it.  The pick is the cheapest whose median
-       is at most TOLERABLY slower than the best median, or whose difference from it the measurements cannot resolve.
-       The cheapest has the fewest workers, then the fewest unusual options, then the least memory.
+       The usual options are among them, because an unusual one must be worth it.  The pick is the cheapest setting
+       whose median is at most TOLERABLY slower than the best median, or too close to the best median for the
+       measurements to tell them apart.  The cheapest has the fewest workers, then the fewest unusual options, then the
+       least memory.
 
 `untried` lists the settings for which there was no time.  A setting that the memory does not hold is never measured or
 picked.
