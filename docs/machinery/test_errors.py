@@ -15,6 +15,8 @@ FOREIGN = (  # texts of torch, Python and h5py
     "Can't get attribute",
     "An attempt has been made to start",
     "Cannot re-initialize CUDA",
+    "received 0 items of ancdata",
+    "unable to open shared memory object",
 )
 
 

@@ -20,7 +20,8 @@ NOTE [ Prefetcher ]
     5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is still in
        `on_device` after that, it will not return into the source, so close() closes the source at once.  If the thread
        is still in the source, the thread closes the source when it comes out.  Both cases give a RuntimeWarning.  The
-       interpreter's exit waits for PATIENCE once, for all threads together, because they are daemons.
+       interpreter's exit waits for all threads together, at most for PATIENCE.  It may leave a thread behind, because
+       the threads are daemons.
     6. Ctrl-C may come between any two lines of the caller.  So each thread that calls next() holds its batch from the
        moment when the batch leaves the queue until next() returns it.  A batch's number may be reported twice, and
        ending the iterator or the thread twice does no harm.  threading's is_alive() proves nothing: until Python 3.12,
