@@ -73,7 +73,7 @@ class ReaderIterator:
                 return
             if not side.ready():
                 _wait(side)
-            elif self._is_of_this_epoch():
+            elif side.cursor < self._first or self._is_of_this_epoch():
                 side.skip()
             else:
                 side.await_alarm()
