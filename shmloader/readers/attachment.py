@@ -102,9 +102,8 @@ class Attachment:
             self.greeting = answer
             self.spare = int(answer["spare"]) if spare is None else spare
             self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-            self._thread = threading.Thread(
-                target=self._listener, args=(wire, self._bye, weakref.ref(self)), name="shmloader_conductor", daemon=True
-            )
+            given = wire, self._bye, weakref.ref(self)
+            self._thread = threading.Thread(target=self._listener, args=given, name="shmloader_conductor", daemon=True)
             self._thread.start()
         except BaseException:
             if self._bye >= 0 and not self._listener.prevent():  # a signal's handler has raised behind start()

@@ -35,7 +35,7 @@ class ReaderIterator:
         self._reader = BatchReader(ExceptionWrapper)
         self._owner = os.getpid()
         self._shutdown = self._left = False
-        self._told = False  # the conductor was sent that it has left
+        self._leave_sent = False  # to the conductor
         self._taking = threading.RLock()  # threads that share this iterator take one after the other
         self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
         self._ring: AttachedRing
@@ -209,9 +209,9 @@ class ReaderIterator:
         if not self._shutdown:
             left = not (self.ended or self._ring.closed)
             self._shutdown, self._left = True, self._left or left
-        if self._left and not self._told:
+        if self._left and not self._leave_sent:
             self._attachment.leave(self._ring)
-            self._told = True
+            self._leave_sent = True
         self._ring.side.alarm()
 
     def stop_threads(self) -> None:
