@@ -28,8 +28,9 @@ def name() -> Iterator[str]:
     pid = os.fork()
     if not pid:
         with contextlib.suppress(KeyboardInterrupt):
-            loader = shmloader.DataLoader(
-                torch.arange(8), 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+            data: Any = torch.arange(8)
+            loader: Any = shmloader.DataLoader(
+                data, 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
             )
             serve(loader, name)
         os._exit(0)

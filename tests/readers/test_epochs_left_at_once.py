@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from typing import Any
 
 import torch
 
@@ -20,8 +21,9 @@ def test_iter_again_and_again_passes_over_the_epochs_before() -> None:
     pid = os.fork()
     if not pid:
         with contextlib.suppress(KeyboardInterrupt):
-            loader = shmloader.DataLoader(
-                torch.arange(2), 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+            data: Any = torch.arange(2)
+            loader: Any = shmloader.DataLoader(
+                data, 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
             )
             serve(loader, name)
         os._exit(0)
