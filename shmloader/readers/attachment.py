@@ -217,7 +217,7 @@ class Attachment:
                 return
             self.end("This reader was closed. Attach again.")
             os.eventfd_write(self._bye, 1)
-            # Where the interpreter ends, a the thread does not run any more, and never notes that it has ended.
+            # Where the interpreter ends, the thread does not run any more, and never notes that it has ended.
             if not sys.is_finalizing() and threading.current_thread() is not self._thread:
                 self._listener.wait()  # first: CPython before 3.13 takes the thread for ended if join() is broken off
                 self._thread.join()
