@@ -121,8 +121,8 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
     Args:
         name: What was given to `--name`.
         join: "batch" (default): the first `iter()` begins with the next batch that the server opens; if nobody else
-            reads, with the first one that nobody took.  "epoch": with the next epoch.  A state that names a batch
-            overrides both.
+            reads, with the first one that the last job did not take.  "epoch": with the next epoch.  A state that names
+            a batch overrides both.
         spare_slots: How many batches may lie in the ring at once, as in `DataLoader` (default None: as many as the
             served loader has).  It may not be more.
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import select
+import sys
 import threading
 import weakref
 from collections import deque
@@ -84,8 +85,12 @@ class Attachment:
         self._meter = meter
         self._owner = os.getpid()
         self._rings: dict[int, AttachedRing] = {}
-        self._epochs: queue.SimpleQueue[tuple[AttachedRing, dict[str, Any]] | str | None] = queue.SimpleQueue()
+        self._epochs: deque[tuple[AttachedRing, dict[str, Any]] | str] = deque()  # which the reader has not begun
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # something came.  More may lie in it than came
+        self.begun = self._epochs.popleft  # C code, which a signal's handler cannot break off
         self._bye = -1
+        self._listener = _Listener()
+        self._closing = threading.RLock()
         try:
             with contextlib.suppress(ConnectionError):  # it has refused this reader, and the answer has the reason
                 wire.send(hello)
@@ -98,11 +103,13 @@ class Attachment:
             self.greeting = answer
             self.spare = int(answer["spare"]) if spare is None else spare
             self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-            self._thread = threading.Thread(
-                target=_listen, args=(wire, self._bye, weakref.ref(self)), name="shmloader_conductor", daemon=True
-            )
+            given = wire, self._bye, weakref.ref(self)
+            self._thread = threading.Thread(target=self._listener, args=given, name="shmloader_conductor", daemon=True)
             self._thread.start()
         except BaseException:
+            if self._bye >= 0 and not self._listener.prevent():  # a signal's handler has raised behind start()
+                os.eventfd_write(self._bye, 1)
+                self._listener.wait()
             if self._bye >= 0:
                 os.close(self._bye)
             self._bye = -1
@@ -112,25 +119,29 @@ class Attachment:
     def next_epoch(self) -> tuple[AttachedRing, dict[str, Any]]:
         """Wait until the conductor begins another epoch.
 
+        It is returned again until `begun()` is called.  Otherwise a signal's handler that raises meanwhile would lose
+        it: the conductor would wait for this reader in that epoch, and this reader for the one after it.
+
         Returns:
             Its ring, and the message about it.
 
         Raises:
             RuntimeError: The conductor has raised where it should begin one, or is gone.
         """
-        if self.gone and self._epochs.empty():
-            raise RuntimeError(self.gone)
-        found = self._epochs.get()
-        if found is None:
-            raise RuntimeError(self.gone)
+        while not self._epochs:
+            if self.gone:
+                raise RuntimeError(self.gone)
+            self._woken.get()
+        found = self._epochs[0]
         if isinstance(found, str):
+            self.begun()
             raise RuntimeError(found)
         return found
 
     @property
     def has_next(self) -> bool:
         """Whether next_epoch() would not wait."""
-        return bool(self.gone) or not self._epochs.empty()
+        return bool(self.gone) or bool(self._epochs)
 
     def leave(self, ring: AttachedRing) -> None:
         """Take nothing more from this ring."""
@@ -154,14 +165,12 @@ class Attachment:
             finally:
                 os.close(fds[0])
         elif "epoch" in message:
-            self._epochs.put((self._rings[message["epoch"]], message))
-            self._alarm_all()  # a reader may still wait in the epoch before
+            self._put((self._rings[message["epoch"]], message))  # a reader may still wait in the epoch before
         elif "dropped" in message:
             self.end(f"The conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
             return False
         elif "failed" in message and message["serial"] is None:
-            self._epochs.put(_failed(message))
-            self._alarm_all()
+            self._put(_failed(message))
         else:
             self._note(message)
         return True
@@ -184,7 +193,12 @@ class Attachment:
     def end(self, why: str) -> None:
         """Note that no more batches come, and why."""
         self.gone = self.gone or why
-        self._epochs.put(None)
+        self._woken.put(None)
+        self._alarm_all()
+
+    def _put(self, epoch: tuple[AttachedRing, dict[str, Any]] | str) -> None:
+        self._epochs.append(epoch)
+        self._woken.put(None)
         self._alarm_all()
 
     def _alarm_all(self) -> None:
@@ -192,18 +206,26 @@ class Attachment:
             ring.side.alarm()
 
     def close(self) -> None:
-        """Take nothing more, and close the connection.  What is lent stays.  Twice does no harm."""
-        if self._bye < 0 or self._owner != os.getpid():
+        """Take nothing more, and close the connection.  What is lent stays.  Twice does no harm.
+
+        A signal's handler may break it off by an exception at any line.  Then the next call does the rest.
+        """
+        if self._owner != os.getpid():
             return
-        self.end("This reader was closed. Attach again.")
-        bye, self._bye = self._bye, -1
-        os.eventfd_write(bye, 1)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        for ring in list(self._rings.values()):
-            ring.side.leave()  # first: once the connection is closed, its index may go to another reader
-        os.close(bye)
-        self._wire.close()
+        with self._closing:
+            if self._bye < 0:
+                return
+            self.end("This reader was closed. Attach again.")
+            os.eventfd_write(self._bye, 1)
+            # Where the interpreter ends, the thread does not run any more, and never notes that it has ended.
+            if not sys.is_finalizing() and threading.current_thread() is not self._thread:
+                self._listener.wait()  # first: CPython before 3.13 takes the thread for ended if join() is broken off
+                self._thread.join()
+            for ring in list(self._rings.values()):
+                ring.side.leave()  # first: once the connection is closed, its index may go to another reader
+            self._wire.close()
+            bye, self._bye = self._bye, -1
+            os.close(bye)
 
     def __del__(self) -> None:
         if os is not None and getattr(self, "_bye", -1) >= 0:
@@ -212,6 +234,29 @@ class Attachment:
 
 def _failed(message: dict[str, Any]) -> str:
     return f"The conductor of these batches (pid {message['pid']}) has raised {message['what']}"
+
+
+class _Listener:
+    """What the thread runs.  Thread.ident does not tell whether start() came to its end, so this does."""
+
+    def __init__(self) -> None:
+        self._first = threading.Lock()  # taken by the one that comes first: the thread, or prevent()
+        self._ended = threading.Event()
+
+    def __call__(self, wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
+        if self._first.acquire(blocking=False):
+            try:
+                _listen(wire, bye, mine)
+            finally:
+                self._ended.set()
+
+    def prevent(self) -> bool:
+        """Keep the thread from beginning; False if it has begun."""
+        return self._first.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        self._ended.wait()
 
 
 def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:

@@ -35,10 +35,12 @@ class ReaderIterator:
         self._reader = BatchReader(ExceptionWrapper)
         self._owner = os.getpid()
         self._shutdown = self._left = False
+        self._leave_sent = False  # to the conductor
         self._taking = threading.RLock()  # threads that share this iterator take one after the other
         self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
         self._ring: AttachedRing
         self.epoch: Epoch
+        self._given: int | None
         self.ended = False
         self._reset(loader)
         if waits_for_next:
@@ -49,12 +51,15 @@ class ReaderIterator:
         self._check_owner()
         self._leave_epoch()
         ring, message = self._attachment.next_epoch()
-        self._ring, self._serial, self._first = ring, message["serial"], message["first"]
-        self.epoch = epoch_from(message["of"])
+        epoch = epoch_from(message["of"])
         self._ready.clear()
+        given = 0 if ring.side.cursor <= message["first"] else None  # None: it joined in mid-epoch
+        # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
+        self._ring, self._serial, self._first = ring, message["serial"], message["first"]
+        self.epoch, self._given = epoch, given
         self._shutdown = self._left  # if it was closed behind an epoch's end, the next one is its own again
-        self._given: int | None = 0 if ring.side.cursor <= self._first else None  # None: it joined in mid-epoch
         self.ended = False
+        self._attachment.begun()
 
     def _leave_epoch(self) -> None:
         """Until the conductor begins the next epoch, drop what comes of one that was left: it may wait for that."""
@@ -68,7 +73,7 @@ class ReaderIterator:
                 return
             if not side.ready():
                 _wait(side)
-            elif self._is_of_this_epoch():
+            elif side.cursor < self._first or self._is_of_this_epoch():
                 side.skip()
             else:
                 side.await_alarm()
@@ -195,13 +200,18 @@ class ReaderIterator:
     # ------------------------------------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Take nothing more.  Batches that were delivered stay as they are."""
-        if self._shutdown or self._owner != os.getpid():
+        """Take nothing more.  Batches that were delivered stay as they are.
+
+        A signal's handler may break it off by an exception at any line.  Then the next call does the rest.
+        """
+        if self._owner != os.getpid():
             return
-        self._shutdown = True
-        if not self.ended and not self._ring.closed:
-            self._left = True
+        if not self._shutdown:
+            left = not (self.ended or self._ring.closed)
+            self._shutdown, self._left = True, self._left or left
+        if self._left and not self._leave_sent:
             self._attachment.leave(self._ring)
+            self._leave_sent = True
         self._ring.side.alarm()
 
     def stop_threads(self) -> None:

@@ -272,7 +272,7 @@ first = attached()
 next(iter(first))
 state = first.state_dict()
 end = time.monotonic() + 10
-while first._attachment._epochs.qsize() < 15 and time.monotonic() < end:  # as many as the ring has entries
+while len(first._attachment._epochs) < 15 and time.monotonic() < end:  # as many as the ring has entries
     time.sleep(0.02)
 second = attached()
 second.load_state_dict(state | {"epoch": 1, "batch": 0})
