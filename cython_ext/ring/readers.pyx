@@ -126,7 +126,7 @@ cdef class Readers:
         return at if follows else None
 
     cpdef uint64_t joins_at(self) noexcept:
-        """The next sequence that is opened; if there is no reader now, the first one that was not taken.
+        """The next sequence that is opened; if there is no reader now, the first one that the last reader did not take.
 
         The last reader may have taken batches that the conductor has not seen READY yet, so all_took is not enough.
         """

@@ -174,9 +174,15 @@ class ReaderIterator:
         return bool(self._ring.side.next_epoch == self._serial & 0xFFFFFFFF)
 
     def _left_text(self, did: str) -> str:
+        pid, batch = self._attachment.pid, self.epoch.reading.delivered.batches
+        if "server" in self._attachment.greeting:
+            return (
+                f"The server (pid {pid}) was stopped in mid-epoch, so batch {batch} was not made. Start it again, and "
+                "attach without a state."
+            )
         return (
-            f"The conductor (pid {self._attachment.pid}) has {did} in mid-epoch, so batch "
-            f"{self.epoch.reading.delivered.batches} was not made. Iterate equally far in all ranks."
+            f"The conductor (pid {pid}) has {did} in mid-epoch, so batch {batch} was not made. Iterate equally far in "
+            "all ranks."
         )
 
     def _take(self) -> None:

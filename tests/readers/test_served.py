@@ -316,6 +316,30 @@ os.waitpid(server, 0)
     assert printed(text) == ["This iterator belongs to the process that made it. This p"] * 2 + ["True 20"]
 
 
+def test_a_server_that_is_stopped_says_so() -> None:
+    text = """
+def served():
+    try:
+        serve(loader(shuffle=True), NAME)
+    except KeyboardInterrupt:
+        pass
+
+server = forked(served)
+job = attached()
+batches = iter(job)
+number = next(batches)[1]
+os.kill(server, signal.SIGINT)
+try:
+    list(batches)
+except RuntimeError as error:
+    print(error)
+os.waitpid(server, 0)
+"""
+    (error,) = printed(text)
+    assert "was stopped in mid-epoch, so batch " in error or "has ended, and all that it published was read" in error
+    assert error.endswith(("Start it again, and attach without a state.", "Its own error is there."))
+
+
 def test_iter_that_was_interrupted_joins_again() -> None:
     text = """
 server = forked(serve, loader(shuffle=True), NAME)
