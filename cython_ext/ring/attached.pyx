@@ -3,7 +3,6 @@
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
@@ -88,7 +87,7 @@ cdef class AttachedSide(Ring):
 
     def wait(self) -> bool:
         """Wait until the next batch can be taken: true.  False: an alarm was raised, or this reader is passed by."""
-        cdef int error = 0, k = 0, budget
+        cdef int k = 0, budget
         cdef uint32_t seen
         if self.find_ready():
             return not self.passed
@@ -98,16 +97,15 @@ cdef class AttachedSide(Ring):
                 while k < budget and not self.find_ready() and spin_once(&self.spin):
                     k += 1
             spin_learn(&self.spin, k, self.find_ready())
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
         while not self.find_ready():
             if self.alarmed:
                 return False
             with nogil:
                 seen = ring_announce(&self.header.reader_bell)
-                error = 0
                 if not self.find_ready() and not self.alarmed:
-                    error = ring_sleep(&self.header.reader_bell, seen, NULL)
-            if error == EINTR:
-                PyErr_CheckSignals()
+                    ring_sleep(&self.header.reader_bell, seen, NULL)
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
         return not self.passed
 
     @property
@@ -117,16 +115,13 @@ cdef class AttachedSide(Ring):
 
     def await_alarm(self) -> None:
         """Wait until an alarm is raised: this reader is passed by, and the conductor is about to send why."""
-        cdef int error = 0
         cdef uint32_t seen
         while not self.alarmed:
             with nogil:
                 seen = ring_announce(&self.header.reader_bell)
-                error = 0
                 if not self.alarmed:
-                    error = ring_sleep(&self.header.reader_bell, seen, NULL)
-            if error == EINTR:
-                PyErr_CheckSignals()
+                    ring_sleep(&self.header.reader_bell, seen, NULL)
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
 
     def alarm(self) -> None:
         """Make wait() return, where nothing is ready.  From the thread that listens to the conductor."""

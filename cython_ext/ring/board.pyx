@@ -3,7 +3,7 @@
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, ETIMEDOUT
+from libc.errno cimport ETIMEDOUT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.time cimport timespec
 
@@ -68,8 +68,7 @@ cdef class Board:
             if not self.has_heard(worker, number) and self.deaths == deaths:
                 with nogil:
                     error = ring_sleep(&trainer.bell, seen, &deadline)
-            if error == EINTR:
-                PyErr_CheckSignals()
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
         return True
 
 
@@ -132,7 +131,7 @@ cdef class Hand:
         cdef WorkerSide side
         cdef ring_worker *mine = &self.board.worker[self.me]
         cdef uint32_t seen
-        cdef int error, k, budget = -1
+        cdef int k, budget = -1
         while not self.is_called():
             side = self.choose(sides)
             if side is not None:
@@ -153,13 +152,11 @@ cdef class Hand:
             for side in sides:
                 side.lane.sleeps()
             seen = ring_announce(&mine.bell)
-            error = 0
             if self.choose(sides) is None and not self.is_called():
                 with nogil:
-                    error = ring_sleep(&mine.bell, seen, NULL)
+                    ring_sleep(&mine.bell, seen, NULL)
             ring_rise(&mine.bell)
-            if error == EINTR:
-                PyErr_CheckSignals()
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
         return None
 
     def heard(self) -> None:

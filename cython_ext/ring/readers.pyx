@@ -3,7 +3,6 @@
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -245,14 +244,13 @@ cdef class Readers:
 
     def wait_until_taken(self) -> None:
         """Wait until each of them has taken all that it is due for, or was dropped.  Who takes last rings the bell."""
-        cdef int error = 0
         cdef uint32_t seen
         while any_due(self.payload, self.payloads):
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
-                error = ring_sleep(&self.header.ready_bell, seen, NULL) if any_due(self.payload, self.payloads) else 0
-            if error == EINTR:
-                PyErr_CheckSignals()
+                if any_due(self.payload, self.payloads):
+                    ring_sleep(&self.header.ready_bell, seen, NULL)
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
 
     @property
     def any_reads(self) -> bool:

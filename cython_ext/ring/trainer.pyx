@@ -1,10 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The trainer's side of the ring.  How it opens batches is in opening.pyx; how it takes them is here."""
+"""The trainer's side of the ring.  How it opens batches is in opening.pyx; how it takes them is here.
+
+NOTE [ Sleep ]
+
+Who sleeps on a bell asks for signals before each sleep, whatever woke it.  A signal may come while it is awake, for
+example while it waits for the GIL behind a wake-up.  Then the kernel interrupts no sleep, and CPython only notes the
+signal.  If the process slept again without asking, the handler would not run until the next wake-up, and a Ctrl-C would
+do nothing.  What is left is the moment between the question and the sleep.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EINTR, ETIMEDOUT
+from libc.errno cimport ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -113,13 +121,13 @@ cdef class TrainerSide(OpeningSide):
                 while k < budget and not self.sequences.find_ready() and spin_once(&self.spin):
                     k += 1
             spin_learn(&self.spin, k, self.sequences.find_ready())
+            PyErr_CheckSignals()
         while not self.mapping.closed and not (self.sequences.find_ready() or (self.wants_room and self.can_go_on())):
             if self.alarmed or error == ETIMEDOUT:
                 return False
             if self.wants_room:     # with the GIL, because has_free() sorts the free payloads
                 error = self.sleep_for_room(&deadline if limited else NULL)
-                if error == EINTR:
-                    PyErr_CheckSignals()
+                PyErr_CheckSignals()
                 continue
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
@@ -129,8 +137,7 @@ cdef class TrainerSide(OpeningSide):
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
             if lost and not self.alarmed and not self.mapping.closed:
                 raise self.sequences.overwritten(lost - 1)
-            if error == EINTR:
-                PyErr_CheckSignals()
+            PyErr_CheckSignals()
         return not self.mapping.closed
 
     cdef int sleep_for_room(self, timespec *deadline) except -1:

@@ -6,7 +6,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
-from libc.errno cimport EINTR
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -107,7 +106,7 @@ cdef class WorkerSide(Ring):
         cdef uint32_t seen
         cdef bint leaving
         cdef bint found = self.find_open()
-        cdef int error, k = 0, budget = 0 if found else spin_budget(&self.spin)
+        cdef int k = 0, budget = 0 if found else spin_budget(&self.spin)
         if budget:
             with nogil:
                 while k < budget and not found and not self.over() and spin_once(&self.spin):
@@ -129,12 +128,10 @@ cdef class WorkerSide(Ring):
                 self.lane.sleeps()
                 seen = ring_announce(&self.worker[self.me].bell)
                 RING_STEP(AFTER_ANNOUNCE)
-                error = 0
                 if not self.find_open() and not self.over():
-                    error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
+                    ring_sleep(&self.worker[self.me].bell, seen, NULL)
                 ring_rise(&self.worker[self.me].bell)
-            if error == EINTR:
-                PyErr_CheckSignals()
+            PyErr_CheckSignals()    # NOTE [ Sleep ] in trainer.pyx
         return self.begin()
 
     cdef object begin(self):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -184,6 +186,46 @@ def test_a_reader_that_was_dropped_passes_and_keeps_what_it_lends(sides: Sides) 
     assert sides.read(lease, True)[0].tolist() == [0] and sides.readers.holds(0)
     del lease
     assert not sides.readers.holds(0)
+
+
+@pytest.mark.parametrize("waits", ["conductor", "reader"])
+def test_a_signal_that_comes_between_two_sleeps_is_handled_before_the_second(sides: Sides, waits: str) -> None:
+    """NOTE [ Sleep ] in trainer.pyx."""
+    side: Any = sides.conductor if waits == "conductor" else sides.attached[0]
+    seen: list[str] = []
+    was_handled = threading.Event()
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        seen.append("handled")
+        raise Interrupted
+
+    def wake_and_interrupt() -> None:
+        time.sleep(0.3)  # until the main thread sleeps
+        sides.readers.drop(31)  # tolls both bells.  The main thread wakes, and waits for the GIL
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            pass
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+        if not was_handled.wait(5):
+            seen.append("woken")
+            side.alarm()
+
+    before, interval = signal.signal(signal.SIGALRM, interrupt), sys.getswitchinterval()
+    sys.setswitchinterval(10)  # so the other thread keeps the GIL until it sleeps
+    thread = threading.Thread(target=wake_and_interrupt)
+    try:
+        thread.start()
+        with pytest.raises(Interrupted):
+            side.wait()
+        assert seen == ["handled"]
+    finally:
+        was_handled.set()
+        sys.setswitchinterval(interval)
+        signal.signal(signal.SIGALRM, before)
+        thread.join()
 
 
 def overwritten_entry(sides: Sides) -> AttachedSide:
