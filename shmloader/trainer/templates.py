@@ -1,7 +1,8 @@
 """The templates of each loader: NOTE [ Template ] in server.py.
 
 Loaders over one dataset share its templates.  They need not exist at the same time, because frameworks and scripts make
-new loaders in each epoch.  So a template lives as long as the dataset or any of its loaders.
+new loaders in each epoch.  So a template lives as long as the dataset or any of its loaders.  Stand-ins of far workers
+need no dataset, so all loaders without local workers share theirs, whatever they load.
 
 They are kept beside loader and dataset, and not in them, because frameworks copy a loader's __dict__, and a dataset is
 pickled with all its attributes.
@@ -15,12 +16,14 @@ from typing import Any
 
 import torch
 
+from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 
 _shares: weakref.WeakKeyDictionary[Any, Share] = weakref.WeakKeyDictionary()  # by loader
-_of_datasets: dict[int, tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by the dataset's id
+_of_datasets: dict[tuple[int, bool], tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by its id, and for stand-ins
+_of_stand_ins: weakref.ref[DatasetTemplates] | None = None
 
 
 def context_of(loader: Any, options: Options) -> Any:
@@ -32,7 +35,9 @@ def context_of(loader: Any, options: Options) -> Any:
         plain = multiprocessing.get_context(plain)
     if plain.get_start_method() == "fork":  # of far workers: their engine's threads run in this process
         plain = multiprocessing.get_context("spawn")
-    return TemplateContext(_share_of(loader), plain.get_context(), loader.timeout, options.workers_outlive_signals)
+    of_stand_ins = options.far_workers is not None and not local_workers(loader)  # they need nothing of the dataset
+    share = _share_of(loader, of_stand_ins)
+    return TemplateContext(share, plain.get_context(), loader.timeout, options.workers_outlive_signals)
 
 
 def end_template(loader: Any) -> None:
@@ -42,9 +47,9 @@ def end_template(loader: Any) -> None:
         share.templates.leave(loader)
 
 
-def _share_of(loader: Any) -> Share:
+def _share_of(loader: Any, of_stand_ins: bool) -> Share:
     known = _shares.get(loader)
-    templates = _templates_of(loader.dataset, known)
+    templates = _templates_of(loader.dataset, known, of_stand_ins)
     if known is None or known.templates is not templates:
         if known is not None:
             known.templates.leave(loader)
@@ -52,21 +57,32 @@ def _share_of(loader: Any) -> Share:
     return known
 
 
-def _templates_of(dataset: Any, known: Share | None) -> DatasetTemplates:
+def _templates_of(dataset: Any, known: Share | None, of_stand_ins: bool) -> DatasetTemplates:
     """The dataset's templates.  If it allows no weak references, as a list, only the same loader finds them again."""
     mine = known.templates if known is not None and known.templates.is_mine else None
-    at = id(dataset)
+    at = id(dataset), of_stand_ins
+    new = _templates_of_stand_ins() if of_stand_ins else DatasetTemplates()
     try:
-        made = weakref.ref(dataset, lambda gone: _forget(at, gone)), DatasetTemplates()
+        made = weakref.ref(dataset, lambda gone: _forget(at, gone)), new
     except TypeError:
-        return mine or DatasetTemplates()
+        return mine or new
     known_as, templates = _of_datasets.setdefault(at, made)  # another thread may be doing the same
     if known_as() is not dataset or not templates.is_mine:
         _of_datasets[at] = made
     return _of_datasets[at][1]
 
 
-def _forget(at: int, gone: weakref.ref[Any]) -> None:
+def _templates_of_stand_ins() -> DatasetTemplates:
+    """Those of all loaders that have far workers alone.  They live as long as any of these loaders, or its dataset."""
+    global _of_stand_ins
+    known = None if _of_stand_ins is None else _of_stand_ins()
+    if known is None or not known.is_mine:
+        known = DatasetTemplates()
+        _of_stand_ins = weakref.ref(known)
+    return known
+
+
+def _forget(at: tuple[int, bool], gone: weakref.ref[Any]) -> None:
     """Forget a dataset that has died, unless another one has its id now."""
     if at in _of_datasets and _of_datasets[at][0] is gone:
         del _of_datasets[at]

@@ -92,8 +92,11 @@ SOUND: dict[str, dict[str, Any]] = {
     "a window, a worker killed": {"entries": 2, "windows": ((1, 0),), "kills": 1},
 }
 
-# Their parts are sound alone: those above that have no more than one of them.
+# Their parts are sound alone, or they are part of another one: those above that have no more than one of them.
 LARGE = (
+    "lent",
+    "any order",
+    "chunks, a worker killed",
     "a worker dismissed and killed",
     "several claimed, a worker dismissed and killed",
     "several claimed, a worker killed three times, which remembers",

@@ -24,17 +24,19 @@ def work(ticket: Ticket, pickled: bytes) -> None:
     serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
 
 
-def kept_template(dataset: Any, local: int = 0) -> Iterator[None]:
-    """Keep the template process of a dataset for all tests of a module, because each would start one in seconds.
+def kept_templates(dataset: Any, *local: int) -> Iterator[None]:
+    """Keep template processes for all tests of a module, because each would start one in seconds.
 
     Args:
-        dataset: Of these loaders.
-        local: How many local workers they have.  The template of stand-ins alone holds no collate function.
+        dataset: Of loaders with local workers.
+        local: 0: keep the template of stand-ins alone, whatever their dataset is.  1: the dataset's, for local workers.
     """
-    loader: Any = shmloader.DataLoader(dataset, num_workers=local, far_workers=Here(1))
-    next(iter(loader))
+    loaders: list[Any] = [shmloader.DataLoader(dataset, num_workers=each, far_workers=Here(1)) for each in local]
+    for loader in loaders:
+        next(iter(loader))
     yield
-    loader.close()
+    for loader in loaders:
+        loader.close()
 
 
 class Here(FarWorkers):

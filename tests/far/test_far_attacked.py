@@ -17,7 +17,7 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate
-from engine import CONTEXT, Here, kept_template
+from engine import CONTEXT, Here, kept_templates
 from pretended import PLAN, Pretending, until_gone, words
 from torch.utils.data import Dataset, get_worker_info
 
@@ -291,7 +291,7 @@ NUMBERS = Counted()  # one for all, so that they share a template process
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(NUMBERS)
+    yield from kept_templates(NUMBERS, 0)
 
 
 def claims(facts: bytes) -> Callable[[Link], None]:

@@ -16,7 +16,7 @@ import pytest
 from compared import DRAWN, batches
 from conftest import HANGS, assert_same, seed_all
 from drawn import Drawn
-from engine import Here, kept_template
+from engine import Here, kept_templates
 
 import shmloader
 from shmloader.options import Options
@@ -27,7 +27,7 @@ from shmloader.trainer.watch import runs
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DRAWN)
+    yield from kept_templates(DRAWN, 0, 1)
 
 
 def until_an_error(loader: Any) -> RuntimeError:

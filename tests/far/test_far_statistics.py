@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from compared import DRAWN
-from engine import Here, kept_template
+from engine import Here, kept_templates
 
 import shmloader
 from shmloader.commands.top.rings import Rings
@@ -20,7 +20,7 @@ from shmloader.commands.top.view import Watched
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DRAWN, local=1)
+    yield from kept_templates(DRAWN, 1)
 
 
 def test_batches_that_wait_there_are_no_work() -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy
+import psutil
 import pytest
 import torch
 from compared import DRAWN, batches
 from conftest import assert_same, iterate, seed_all
 from drawn import Drawn
-from engine import Here, kept_template
+from engine import Here, kept_templates
 from torch.utils.data import Dataset
 
 import shmloader
@@ -20,12 +21,20 @@ import shmloader
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DRAWN, local=1)
+    yield from kept_templates(DRAWN, 0, 1)
 
 
 def ragged(samples: list[Any]) -> list[Any]:
     """A collate function whose batches are no tensors of one shape, and hold an object that only pickle carries."""
     return [{"rows": torch.arange(len(each["name"])), "name": each["name"], "when": {1, 2}} for each in samples]
+
+
+def test_loaders_with_far_workers_alone_share_a_template_whatever_their_datasets() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    for length in (5, 6):
+        with shmloader.DataLoader(Drawn(length), batch_size=4, far_workers=Here(1)) as loader:
+            assert sum(len(batch["name"]) for batch in loader) == length
+            assert not {child.pid for child in psutil.Process().children()} - before
 
 
 SPLITS = pytest.mark.parametrize(("local", "far"), [(1, 2), pytest.param(0, 3, marks=pytest.mark.long)])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
-from engine import Here, kept_template
+from engine import Here, kept_templates
 from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, until_gone, words
 
 import shmloader
@@ -43,7 +43,7 @@ def door() -> Iterator[Door]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _template() -> Iterator[None]:
-    yield from kept_template(DATASET)
+    yield from kept_templates(DATASET, 0)
 
 
 def connected(ticket: Ticket) -> socket.socket:
