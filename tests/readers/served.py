@@ -1,8 +1,19 @@
-"""Scripts in which one process serves a loader and others attach to it."""
+"""A process that serves a loader to which others attach: in scripts, and beside the process of a test."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
 from scripts import run_script
+
+import shmloader
+from shmloader.readers.server import serve
 
 BEFORE = """
 import faulthandler, os, resource, signal, sys, threading, time, traceback
@@ -60,3 +71,27 @@ def printed(text: str) -> list[str]:
     ran = run_script(BEFORE + text, 120)
     assert "Traceback" not in ran.err and "Timeout" not in ran.err, ran.err
     return ran.out.splitlines()
+
+
+@contextlib.contextmanager
+def server_of(numbers: int, name: str) -> Iterator[None]:
+    """A process that serves batches of two numbers, from 0 on, while the block runs."""
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(KeyboardInterrupt):
+            data: Any = torch.arange(numbers)
+            loader: Any = shmloader.DataLoader(
+                data, 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
+            )
+            serve(loader, name)
+        os._exit(0)
+    try:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                shmloader.attach(name)
+                break
+            time.sleep(0.01)
+        yield
+    finally:
+        os.kill(pid, signal.SIGINT)
+        os.waitpid(pid, 0)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
+from served import server_of
 
 import shmloader
 from shmloader.readers import iterator
 from shmloader.readers.attachment import Attachment
-from shmloader.readers.server import serve
 
 EPOCH = [[0, 1], [2, 3], [4, 5], [6, 7]]
 
@@ -25,25 +22,8 @@ EPOCH = [[0, 1], [2, 3], [4, 5], [6, 7]]
 def name() -> Iterator[str]:
     """The name of a server in another process."""
     name = f"broken off {os.getpid()}"
-    pid = os.fork()
-    if not pid:
-        with contextlib.suppress(KeyboardInterrupt):
-            data: Any = torch.arange(8)
-            loader: Any = shmloader.DataLoader(
-                data, 2, num_workers=1, persistent_workers=True, multiprocessing_context="fork"
-            )
-            serve(loader, name)
-        os._exit(0)
-    try:
-        while True:
-            with contextlib.suppress(ConnectionError):
-                shmloader.attach(name)
-                break
-            time.sleep(0.01)
+    with server_of(8, name):
         yield name
-    finally:
-        os.kill(pid, signal.SIGINT)
-        os.waitpid(pid, 0)
 
 
 def _lists(batches: Any) -> list[list[int]]:
