@@ -17,6 +17,7 @@ import torch
 
 from tests.attack.datasets import error_of_program
 from tests.attack.loaders import riding
+from tests.attack.samplers import Remainder
 
 MOST = 200  # batches of an epoch, after which it has no end
 
@@ -83,6 +84,8 @@ class Log:
         self.in_place = loader.num_workers > 0
         if not (self.under_way and self._resumes):
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
+            if isinstance(loader.sampler, Remainder):
+                loader.sampler.forget()
         try:
             iterator = iter(loader)
         except Exception as error:

@@ -64,6 +64,10 @@ class Remainder(DistributedSampler[Any]):
             left.append(next(fill))
         yield from left[self.rank :: self.num_replicas]
 
+    def forget(self) -> None:
+        """Begin the next epoch, although nobody asked for an index of the rest."""
+        self.dealt = 0
+
 
 class Backwards(Sampler[int]):
     """A sampler of the user's: the same order in each epoch."""
