@@ -1,7 +1,8 @@
 """Keeps our calls from breaking the capture of a graph, and counts captures.
 
 While a CUDA graph is captured in torch's usual mode, some calls of *other* threads break the capture: querying an event
-or page-locking memory, for example.  In the relaxed mode, a thread's calls break no capture.
+or page-locking memory, for example.  In the relaxed mode, a thread's calls break no capture, but for one: waiting for a
+whole device breaks a capture on any of its streams, in every mode.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -22,9 +24,15 @@ if sys.platform == "linux":
 else:  # there are no extensions, and no ring whose slots could wait for a stream
     captures_begun = count_capture = None
 
-__all__ = ["GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode", "relax", "relaxed"]
+__all__ = [
+    *("GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode", "no_capture_begins", "relax", "relaxed"),
+]
 
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins in the first
+
+# Whoever holds it knows that no capture begins.  The collector may end a ring in a thread that holds it: so it is an
+# RLock.
+_beginning = threading.RLock()
 
 
 def _counted(begin: Any) -> Any:
@@ -37,7 +45,8 @@ def _counted(begin: Any) -> Any:
     def capture_begin(*arguments: Any, **options: Any) -> Any:
         count_capture()
         try:
-            return begin(*arguments, **options)
+            with _beginning:
+                return begin(*arguments, **options)
         finally:
             count_capture()
 
@@ -46,6 +55,14 @@ def _counted(begin: Any) -> Any:
 
 if count_capture is not None:
     _torch.replace_capture_begin(_counted)
+
+
+def no_capture_begins() -> contextlib.AbstractContextManager[Any]:
+    """A context in which no other thread begins a capture: it waits until this one leaves the context.
+
+    Look inside it whether a graph is being captured, and wait for a device only if none is.
+    """
+    return _beginning
 
 
 @contextlib.contextmanager

@@ -32,7 +32,8 @@ delivered in its slot, with `is_pinned()` true and no copy.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
        a capture has begun in another thread in the meantime, the events are dropped and recorded again with the next
        hand-out, even if that capture is over: captures are counted.  All calls are made in the thread's relaxed mode,
-       so they break no capture of another thread.
+       so they break no capture of another thread.  Waiting for a whole device would, so a capture begins only when
+       that wait is over.
     5. When the iterator ends, it waits for the device, so that no copy runs, not even an unknown one.  Then slots that
        are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a device is not
        allowed, and events must be enough.  A slot that is lent, or read by a copy, stays locked and mapped until its
@@ -57,8 +58,8 @@ import torch
 from shmloader import _torch
 from shmloader.core.lease import Lease
 from shmloader.core.trainer import TrainerSide
-from shmloader.device.accelerator import Accelerator
-from shmloader.device.captures import captures_begun
+from shmloader.device.accelerator import Accelerator, Streams
+from shmloader.device.captures import captures_begun, no_capture_begins
 from shmloader.device.streams import moment, say_unknown
 from shmloader.system.signals import held
 
@@ -215,7 +216,8 @@ class Pinning:
             if returned:
                 events: list[Any] = []
                 if self._strict or not streams.all or len(noted) < len(returned):  # some streams are not known
-                    accelerator.synchronize()
+                    if not self._synchronize(streams):
+                        return
                 else:
                     events = accelerator.record(streams)
                     if accelerator.capturing(streams) or captures_begun() != started:
@@ -252,10 +254,16 @@ class Pinning:
         No copy that we know of reads it now.  But a library may copy on its own stream, and would read unmapped memory.
         While a graph is captured, or after the device has failed, waiting is not allowed.
         """
-        streams = self._accelerator.streams((), moment())
         with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
-            if not self._accelerator.capturing(streams):
-                self._accelerator.synchronize()
+            self._synchronize(self._accelerator.streams((), moment()))
+
+    def _synchronize(self, streams: Streams) -> bool:
+        """Wait until all devices are idle; False, without waiting, while a graph is captured."""
+        with no_capture_begins():
+            if self._accelerator.capturing(streams):
+                return False
+            self._accelerator.synchronize()
+        return True
 
     # ------------------------------------------------------------------------------------------------- at rest
 

@@ -371,6 +371,46 @@ def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
     assert not wrong
 
 
+def test_a_capture_begins_when_nobody_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strict pinning waits for the whole device, which breaks a capture that has begun since we looked."""
+    begun, over = threading.Event(), threading.Event()
+    captures: list[threading.Thread] = []
+    early: list[bool] = []
+    static = torch.ones(8, device="cuda")
+    results: list[float] = []
+
+    def capture() -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin(capture_error_mode="global")
+            begun.set()
+            over.wait()
+            out = static * 2
+            graph.capture_end()
+            graph.replay()
+        torch.cuda.synchronize()
+        results.append(float(out.sum()))
+
+    synchronize = accelerator.Cuda.synchronize
+
+    def late(self: Any) -> None:
+        if not captures:
+            captures.append(threading.Thread(target=capture))
+            captures[0].start()
+            early.append(begun.wait(0.3))
+        synchronize(self)
+
+    monkeypatch.setattr(accelerator.Cuda, "synchronize", late)
+    batches = iter(pinned(10, 1 << 12, pin_memory=True, strict_pinning=True))
+    for _ in batches:
+        if captures:
+            begun.wait()
+    over.set()
+    captures[0].join()
+    assert early == [False]
+    assert results == [16.0]
+
+
 def test_streams_of_others_may_be_left_while_a_graph_is_captured() -> None:
     """An event is left behind on each; those that were left before are asked whether they have passed."""
     handle = ctypes.c_void_p()
