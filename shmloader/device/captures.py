@@ -24,9 +24,8 @@ if sys.platform == "linux":
 else:  # there are no extensions, and no ring whose slots could wait for a stream
     captures_begun = count_capture = None
 
-__all__ = [
-    *("GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode", "no_capture_begins", "relax", "relaxed"),
-]
+__all__ = ["GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode"]
+__all__ += ["no_capture_begins", "relax", "relaxed"]
 
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins in the first
 

@@ -36,6 +36,12 @@ SIZE = 1 << 18  # int64 elements: 2 MiB a batch
 LATE = 2_000_000  # cycles, about a millisecond
 
 
+@pytest.fixture(scope="module", autouse=True)
+def driver_has_its_files() -> None:
+    """The driver opens files at a process's first work on a device, and keeps them; no test shall answer for those."""
+    torch.ones(1).pin_memory().to("cuda").add_(1)
+
+
 @pytest.fixture(autouse=True)
 def nothing_locked_is_left() -> Iterator[None]:
     yield
