@@ -394,6 +394,18 @@ def descriptors() -> collections.Counter[str]:
     return found
 
 
+def without_the_drivers(found: collections.Counter[str]) -> collections.Counter[str]:
+    """Without what a GPU's driver opens with its first work in a process, and keeps."""
+    if not any(map(_is_the_drivers, found)):
+        return found
+    kept = {"pipe", "anon_inode:[eventfd]"}
+    return collections.Counter({what: n for what, n in found.items() if what not in kept and not _is_the_drivers(what)})
+
+
+def _is_the_drivers(target: str) -> bool:
+    return target.startswith("/dev/nvidia")
+
+
 def own_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
@@ -497,9 +509,8 @@ def nothing_left(_settled: None) -> Any:
     yield
     end = time.monotonic() + 3
     while True:
-        open_now = descriptors() - before[0]
         left = {
-            "descriptors": dict(open_now),
+            "descriptors": dict(without_the_drivers(descriptors() - before[0])),
             "/dev/shm": shm_entries() - before[1],
             "threads": own_threads() - before[2],
             "processes": children() - before[3],

@@ -65,12 +65,10 @@ def blocks(page: Path) -> Iterator[Block]:
 def is_here(need: str) -> bool:
     if need == NEVER:
         return False
-    if need == "cuda":
-        import torch
-
-        return torch.cuda.is_available()
-    # In a process of its own: torchvision beside a torch of another build, say, is there and raises.
-    return subprocess.run([sys.executable, "-c", f"import {need}"], capture_output=True).returncode == 0
+    # In a process of its own: torchvision beside a torch of another build, say, is there and raises; and who has asked
+    # for a GPU cannot fork a page that uses it.
+    asked = "import torch; assert torch.cuda.is_available()" if need == "cuda" else f"import {need}"
+    return subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
 
 
 def run(page: Path) -> None:

@@ -526,7 +526,11 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"device": "cuda"}, r"device='cuda' is no device of this torch .*finds no accelerator. Use 'cpu'"),
+        pytest.param(
+            {"device": "cuda"},
+            r"device='cuda' is no device of this torch .*finds no accelerator. Use 'cpu'",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         ({"device": "nonsense"}, "device should be a torch.device or its name, but got device='nonsense'"),
         ({"device": 1.5}, "device should be a torch.device or its name, but got device=1.5"),
         ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),

@@ -10,6 +10,8 @@ import ctypes
 import gc
 import itertools
 import mmap
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,12 +36,6 @@ pytestmark = [
 
 SIZE = 1 << 18  # int64 elements: 2 MiB a batch
 LATE = 2_000_000  # cycles, about a millisecond
-
-
-@pytest.fixture(scope="module", autouse=True)
-def driver_has_its_files() -> None:
-    """The driver opens files at a process's first work on a device, and keeps them; no test shall answer for those."""
-    torch.ones(1).pin_memory().to("cuda").add_(1)
 
 
 @pytest.fixture(autouse=True)
@@ -327,6 +323,26 @@ def test_epochs_and_early_ends() -> None:
         assert wrong.elements() == 0 and wrong.batches == 100
         next(iter(loader))
     loader.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ a fork
+
+FORKS = """
+import os, torch, shmloader
+loader = shmloader.DataLoader(torch.arange(8.), batch_size=2, num_workers=1)
+assert loader.rides_ring and len(list(loader)) == 4
+child = os.fork()
+if not child:
+    assert torch.ones(2).to("cuda").cpu().tolist() == [1, 1]
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_child_may_use_the_gpu_if_no_batch_goes_there() -> None:
+    """CUDA cannot be used in the child of a process that has asked it anything; so such a loader asks it nothing."""
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
 
 
 # -------------------------------------------------------------------------------------------------------------- graphs
