@@ -18,6 +18,7 @@ from bench.growth.question import Growth
 from bench.images.question import Images
 from bench.latency.question import Latency
 from bench.memory.question import Memory
+from bench.network.question import Network
 from bench.peers.question import Peers
 from bench.readers.question import Readers
 from bench.recipes.question import Recipes
@@ -33,6 +34,7 @@ _ALL = (
     Storage,
     Readers,
     Far,
+    Network,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")

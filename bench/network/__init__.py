@@ -1,0 +1,1 @@
+"""How quickly a real net trains on JPEG files."""
