@@ -113,7 +113,7 @@ class Network(Question):
 
 
 def _subject(way: str, workers: int) -> str:
-    return way if way == ALONE else f"{way}, {workers} workers"
+    return way if way == ALONE else f"{way}, workers: {workers}"
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
