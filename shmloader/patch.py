@@ -8,8 +8,8 @@ NOTE [ Patching ]
     2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
        before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
        Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class work.
-    3. Only instances whose type is exactly torch's class or a named one are changed.  Other subclasses stay what they
-       are, and so do copies and unpickled loaders, because these do not call `__init__`.
+    3. Only instances whose type is exactly torch's class, or exactly a class given as `classes=`, are changed.  Other
+       subclasses stay what they are, and so do copies and unpickled loaders, because these do not call `__init__`.
     4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
        CPython cannot undo it: when a `__new__` was set and deleted, object.__new__ refuses arguments from then on.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So

@@ -1,4 +1,5 @@
-"""Notices if another loader reads the dataset of ours, and if torch's iterators serve ours.
+"""Notices if another loader reads the dataset of one of our loaders, and if torch's own iterator serves one of our
+loaders.
 
 NOTE [ Read elsewhere ]
 
@@ -10,9 +11,9 @@ NOTE [ Read elsewhere ]
        yet; a loader of a class that is not ours; a patch.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
        workers and the same collate function, its loader was probably built from ours.  That is a warning, once.
-    4. If code that names torch's class makes torch's iterator for a loader of ours that could ride, the loader has
-       escaped.  That is a warning too, or an error if the loader has an option that only the ring can honour.  Until
-       the loader's next iterator of ours, `rides_ring` is False.
+    4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  That
+       loader has then escaped.  That is a warning too, or an error if the loader has an option that only the ring can
+       honour.  `rides_ring` is False until the loader next gets an iterator of ours.
     5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.
        The note goes with the dataset.  If a dataset cannot be weakly referenced (a list), the note goes with the
        loader.

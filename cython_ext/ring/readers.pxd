@@ -31,19 +31,19 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     3. While a reader is due for s, the entries of s are not opened again, so the reader's copy of their descriptions is
        whole.  If the reader was dropped meanwhile, the copy may be torn.  But then the reader's CAS fails, and it
        discards the copy.
-    4. The word needs no generation counter.  While a dropped reader might still try to take a batch, no word gets the
-       reader's bit again, so the reader's CAS on a later state of the word fails.  A living reader first makes sure
-       that it takes nothing more (AttachedSide.leave()), and then closes its connection.  Another reader gets the same
-       bit only when no word has that bit.  Otherwise the death of the second reader would free payloads that the first
-       reader still lends.
+    4. The word needs no generation counter.  A dropped reader may still try to take a batch.  As long as that is
+       possible, its bit is not set in any word again.  So its CAS fails, however the word has changed in the meantime.
+       A living reader first makes sure that it takes nothing more (AttachedSide.leave()), and then closes its
+       connection.  Another reader gets the same bit only when no word has that bit.  Otherwise the death of the second
+       reader would free payloads that the first reader still lends.
     5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
        needs one payload for each batch under way, and the `spare` payloads of all readers.  The conductor may wait
        until such a copy is made, but never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
        Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
        the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  A reader that is
-       admitted between reserve() and open() may need the slot that was free, so the conductor looks again whether there
-       is room.
+       admitted between reserve() and open() may need the slot on which reserve() counted.  So the conductor checks once
+       more that there is room.
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
        worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the

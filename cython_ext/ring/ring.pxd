@@ -31,9 +31,9 @@ workers.  A worker does not read tasks that are open for ANY, because another on
 
 A worker may claim several sequences before it publishes the first of them, as a stand-in does: NOTE [ Far workers ] in
 stand_in.py (claims.pyx).  put_aside() only records, in this process, which payload a claim is for.  take_up() continues
-with that claim.  While something is put aside, the worker does not sleep on its bell (claim_at_once()), because the
-trainer may wait for just that.  Each claim stays in its own word, so revoke() finds all of them.  Chunks are not put
-aside.
+with that claim.  While a claim is put aside, the worker does not sleep on its bell (it uses claim_at_once()), because
+the trainer may be waiting for the very batch that is put aside.  Each claim stays in its own word, so revoke() finds
+all of them.  Chunks are not put aside.
 
 With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
 trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything
@@ -78,11 +78,11 @@ trusted, as in torch: workers run the user's code, so a forged pickle could do n
 
 NOTE [ Windows ]
 
-Samples that lie in one place of the storage should be read together.  So one worker makes all rows of a place for
-several batches, one after the other, and the trainer opens several batches at once, as a window.  The sequences of a
-window are in the order in which they are made: first the rows of one place, batch by batch, then those of the next
-place.  So the sequences of a batch lie between those of other batches, and its rows are not consecutive.  The beginning
-of a window:
+Samples that are stored together, for example in one row group of a Parquet file (a *place*), should be read together.
+So one worker makes all rows of a place for several batches, one after the other, and the trainer opens several batches
+at once, as a window.  The sequences of a window are in the order in which they are made: first the rows of one place,
+batch by batch, then those of the next place.  So the sequences of a batch lie between those of other batches, and its
+rows are not consecutive.  The beginning of a window:
 
     sequence    0          1          2          3          4          5
     batch       0          1          1          0          1          2

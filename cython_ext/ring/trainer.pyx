@@ -3,10 +3,11 @@
 
 NOTE [ Sleep ]
 
-Who sleeps on a bell asks for signals before each sleep, whatever woke it.  A signal may come while it is awake, for
-example while it waits for the GIL behind a wake-up.  Then the kernel interrupts no sleep, and CPython only notes the
-signal.  If the process slept again without asking, the handler would not run until the next wake-up, and a Ctrl-C would
-do nothing.  What is left is the moment between the question and the sleep.
+Whichever process sleeps on a bell calls PyErr_CheckSignals() before each sleep, whatever woke it up.  A signal may come
+while it is awake, for example while it waits for the GIL behind a wake-up.  Then the kernel interrupts no sleep, and
+CPython only notes the signal.  If the process slept again without asking, the handler would not run until the next
+wake-up, and a Ctrl-C would do nothing.  One gap remains: a signal that arrives between this check and the sleep is
+handled only after the next wake-up.
 """
 
 cimport cython

@@ -5,9 +5,10 @@ NOTE [ Pinning ]
 torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked once, and a batch is
 delivered in its slot, with `is_pinned()` true and no copy.
 
-    1. Each slot is one registration: its committed bytes, from its start.  A copy to a device may not span two.  So a
-       slot that has grown is registered again as a whole, by a thread, and only while nothing is lent from it.  A batch
-       in a slot that is not locked yet is copied into torch's page-locked memory.  So `is_pinned()` is always true.
+    1. Each slot is one registration: its committed bytes, from its start.  A copy to a device may not span two
+       registrations.  So a slot that has grown is registered again as a whole, by a thread, and only while nothing is
+       lent from it.  A batch in a slot that is not locked yet is copied into torch's page-locked memory.  So
+       `is_pinned()` is always true.
     2. The first slot's first pages are registered when the iterator begins.  If that is refused (confidential
        computing, WSL, accelerators other than CUDA and ROCm), there is one warning, and a prefetch thread copies all
        batches, as in torch (prefetch.py).
@@ -30,10 +31,10 @@ delivered in its slot, with `is_pinned()` true and no copy.
        are enough, and no slot waits for the consumer's computation.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
-       a capture has begun in another thread in the meantime, the events are dropped and recorded again with the next
-       hand-out, even if that capture is over: captures are counted.  All calls are made in the thread's relaxed mode,
-       so they break no capture of another thread.  Waiting for a whole device would, so a capture begins only when
-       that wait is over.
+       a capture began in another thread while the events were being recorded, the events are dropped, and recorded
+       again at the next hand-out.  That holds even if the capture is over by then, because we compare the number of
+       captures before and after.  All calls are made in the thread's relaxed mode, so they break no capture of another
+       thread.  Waiting for a whole device would, so a capture begins only when that wait is over.
     5. When the iterator ends, it waits for the device, so that no copy runs, not even an unknown one.  Then slots that
        are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a device is not
        allowed, and events must be enough.  A slot that is lent, or read by a copy, stays locked and mapped until its

@@ -17,13 +17,13 @@ the place where a batch dies says little about where it was read.  But streams c
        the batch.
     3. torch's own streams live as long as the process.  A stream that others have made (ExternalStream) may be
        destroyed after it is left, and then it cannot be queried.  So an event is recorded on it when it is left.
-    4. When a thread of Python's ends, its streams are no longer current.  Other threads' streams stay current, because
-       such a thread may call Python again.
+    4. When a thread that Python started ends, its streams are no longer current.  The streams of a thread that other
+       code started stay current, because that thread may call Python again.
     5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
        current before shmloader was imported.  The streams that are current where a batch dies, and at the next
-       hand-out, are added in any case (NOTE [ Pinning ]).  If the watch has missed that one of these became current,
-       there is a warning.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the
-       streams of this torch cannot be watched.
+       hand-out, are added in any case (NOTE [ Pinning ]).  If one of these streams became current without the watch
+       seeing it, there is a warning.  `strict_pinning=True` waits for all streams of all devices.  So does every
+       loader, if the streams of this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
 """

@@ -9,8 +9,9 @@ NOTE [ Far workers ]
     2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
        (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
        our slot.  So the description of a batch travels unchanged, and nothing is pickled for the wire.
-    3. The far worker connects to the stand-in's door, and not the other way round.  The port stays the same when a
-       stand-in or a far worker is replaced, so neither of them needs a new address of the other.
+    3. The far worker connects to the stand-in's door (a listening socket, door.py), and not the other way round.  The
+       port stays the same when a stand-in or a far worker is replaced, so neither of them needs a new address of the
+       other.
     4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was
        silent for `heartbeat` seconds, or it sent bytes that no far worker sends.  Then the kernel reports the death of
        a worker, and `on_worker_death` decides as for a local worker.  With "respawn", the sequences that the stand-in

@@ -24,9 +24,9 @@ NOTE [ Streams from epoch to epoch ]
 
 Some streams count their own epochs: they shuffle differently in each, and a number in their state grows at the end of
 each epoch.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So before the first
-batch of an epoch, a loader's state has the state that the stream had at the end of the epoch before.  In a worker's
-first epoch there is none, because the stream begins as its dataset was made.  Between two epochs only the
-dataset's state counts, because each epoch has a new iterator.
+batch of an epoch, a loader's state has the state that the stream had at the end of the epoch before.  Before a worker's
+first epoch there is no such state: the stream starts in the state in which its dataset was made.  Between two epochs
+only the dataset's state counts, because each epoch has a new iterator.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ NOTE [ Place ]
        resumed epoch takes its base seed from the state.  Every generator is then where it would be in the run that was
        not interrupted, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
-       that name, beside the user's own epoch.  If set_epoch() contradicts the epoch that was predicted for it, the
-       early epoch is given up, and iter() begins from its state with the new epoch.  So no draw is repeated.
+       that name, beside the user's own epoch.  If set_epoch() names another epoch number than the one that was
+       predicted, the early epoch is given up.  iter() then starts from the early epoch's state, with the new number.
+       So no draw is repeated.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 NOTE [ Read ahead ]
 
-A loader announces the samples that it will take, and their reads wait in a queue.  The next read begins as soon as its
-bytes and those of all reads that were begun and not taken fit into the bound together.  Taking a sample makes room.
+A loader announces the samples that it will take, and their reads wait in a queue.  The next read begins as soon as
+there is room for it: its bytes plus those of all reads that were begun and not yet taken must fit into the bound.
+Taking a sample makes room.
 
 A loader takes samples in the order in which it announced them, unless the user leaves the epoch half-way.  So when a
 sample is taken, reads that were announced long before it will never be taken, and are dropped.  `_SLACK` allows for

@@ -18,7 +18,8 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
     4. Any user of the namespace could keep that lock, so no process waits longer than PATIENCE for it.  After that
        there may be two memories, each with its own budget.  That wastes memory but is no error.
     5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
-       process sees it half made, no mapping loses its end, and no process reads what another user put there.
+       process sees it half made, nobody can shorten it while it is mapped, and no process reads what another user put
+       there.
     6. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
 
 Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,

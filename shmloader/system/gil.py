@@ -5,8 +5,8 @@ NOTE [ GIL ]
 Only the trainer has several threads in the core.  `next()` runs in one of them, but a batch may die in any other, and
 its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
 
-    free_slots      give_back() and pick() move one stack, in two threads.  One slot goes to two batches, and the
-                    second overwrites the first.  `lent` and `returned` are changed in the same way.
+    free_slots      give_back() and pick() push to the same stack and pop from it, in two threads.  One slot goes to
+                    two batches, and the second overwrites the first.  `lent` and `returned` change in the same way.
     lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
     next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
     reclaim         `reclaiming` does the same for the slots that a copy to a device still reads.
@@ -20,9 +20,9 @@ Safe without it: the words that processes share (ring, sequences, worker, lane, 
 atomics.h touch them; and gather, which only copies.  Each worker has one thread.
 
 So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,
-with a warning that lacks the reason; warn() adds it.  A lock around the slots would be no cure, because a batch also
-dies in the collector, inside whatever holds the lock.  Instead the stack of free slots would have to become one word
-that changes by compare-and-swap, as the ring's words do.
+with a warning that lacks the reason; warn() adds it.  A lock around the slots would not help: the garbage collector may
+drop a batch at any point, even in code that holds the lock, and that thread would then wait for itself.  Instead the
+stack of free slots would have to become one word that changes by compare-and-swap, as the ring's words do.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ NOTE [ Signals ]
        takes it (numpy alone starts some).  Python then runs the handler in the main thread anyway.
     3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  If another
        stretch begins inside it, signals that come there are handled at the end of that inner stretch.
-    4. We take a stretch that lasts longer than LONGEST to hang, and handle a signal that comes then at once.
+    4. If a stretch lasts longer than LONGEST, we assume that it hangs. A signal that arrives after that is handled at
+       once.
     5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
        former handlers, and gets none of the noted signals.  A spawned process inherits no handlers.
 """

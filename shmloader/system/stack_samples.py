@@ -2,13 +2,13 @@
 
 NOTE [ Stack samples ]
 
-    1. A worker's main thread is sampled every PERIOD while it makes one batch of EVERY, and not at all in between.  So
-       nothing is done for each sample of the dataset, and hardly anything for each batch.
+    1. A worker's main thread is sampled every PERIOD while the worker makes one batch in EVERY (16), and not at all in
+       between.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
     2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  If the line was in
        a C call, the handler runs only after the call.  So the sample counts for that line, once for each period of the
        timer that has passed.  Otherwise a second in C would count as little as an instant in Python.  faulthandler
-       could sample at any moment, from C.  But it reads frames that the interpreter is about to change, and that ended
-       workers with a segmentation fault: on Python 3.11 to 3.13 one sample in 20 to 200, in code that makes generators.
+       could sample at any moment, from C.  But it reads frames that the interpreter is about to change.  On Python 3.11
+       to 3.13, in code that makes generators, one sample in 20 to 200 ended its worker with a segmentation fault.
        System calls that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps,
        polls) return early with EINTR.  Python repeats them itself, and C code must do so, as for any signal.
     3. The timer is the thread's own, so no timer is touched that the user's code may use (SIGALRM, SIGPROF).

@@ -10,9 +10,9 @@ are built over that.  When the last of them dies, in whatever thread, the lease 
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.
-    2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf (in
-       one piece, a small target that is kept would keep the memory of all the images).  So `list(loader)` works, a
-       first batch may be kept for ever, and the ring never waits for a tensor to die.
+    2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf.  If
+       all leaves were copied into one piece of memory, a small target that the user keeps would keep the images' memory
+       too.  So `list(loader)` works, a first batch may be kept for ever, and the ring never waits for a tensor to die.
     3. When a lease dies, it only adds its payload's number to a list of its own process.  It may die in any thread, and
        while the interpreter shuts down.  So it takes no lock, waits for nothing and makes no Python call; a guarded
        lease makes one, to a built-in function.

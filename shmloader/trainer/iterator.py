@@ -12,10 +12,11 @@ NOTE [ Shutdown ]
     1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
        collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
        the workers, which are daemons, and the kernel frees memory that has no name.
-    2. The iterator raises `stop` and tolls every worker's bell.  Then it ends the watching thread.  It joins all
-       workers, with one deadline for all, then terminates and then kills those that are left.  Only then does it give
-       the memory back, because a worker that is still filling a slot must not fault.  If the kernel does not let go of
-       a killed worker, the memory stays until the last process that maps it is gone.
+    2. The iterator sets the flag `stop` and tolls every worker's bell, which wakes the worker even if its sleeper bit
+       is not set (ring_toll).  Then it ends the watching thread.  It joins all workers, with one deadline for all, then
+       terminates and then kills those that are left.  Only then does it give the memory back, because a worker that is
+       still filling a slot must not fault.  If the kernel does not let go of a killed worker, the memory stays until
+       the last process that maps it is gone.
     3. When the trainer is gone, each worker ends, whatever it is doing (parents_death.py); a spawned worker ends even
        while it imports the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.

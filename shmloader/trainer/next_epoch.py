@@ -12,9 +12,9 @@ but never three, because an epoch is prefetched only while the user iterates ove
        be delivered belongs to it.  So workers need not know of overlaps.
     2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  With
        persistent workers, only the sampler draws.
-    3. The user usually calls set_epoch() between the epochs, which is too late.  So we assume that it continues as
-       before.  A copy of the DistributedSampler is set to that epoch, and not the sampler itself.  The set_epoch() of
-       any other sampler may do anything, so its next epoch is not prefetched.
+    3. The user usually calls set_epoch() between the epochs, which is too late for us.  So we assume that its numbers
+       go on as before.  We set a copy of the DistributedSampler to the assumed number, and leave the sampler itself
+       alone.  The set_epoch() of any other sampler may do anything, so its next epoch is not prefetched.
     4. iter() checks what was assumed.  If it was wrong, the ring is drained and the epoch begins again, with the same
        drawn seeds: NOTE [ Place ], 6.
 """

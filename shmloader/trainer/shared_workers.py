@@ -12,9 +12,10 @@ keep twice the processes and twice the memory, or start workers for each pass.  
        its own order, so a slow loader would occupy entries that the others need.  The ring would have to keep deaths,
        payload sizes, budgets, page-locking and `spare_slots` for each loader.  Each step of the hot path would look for
        its loader.  A further ring costs only its control words, some 100 KiB.
-    2. A worker serves several rings, and sleeps on one bell: a line of the crew's board (board.pyx), which the trainer
-       of each ring rings in place of the ring's own.  It announces that it is about to sleep, looks into all rings
-       and for messages, and only then sleeps.  tests/core/model/crew_model.py has that part.
+    2. A worker serves several rings but sleeps on one bell.  That bell lies in a cache line of the crew's board
+       (board.pyx).  Each ring's trainer sounds it, and not the bell in the ring.  A worker announces that it is about
+       to sleep, looks into all rings and for messages, and only then sleeps.  tests/core/model/crew_model.py has that
+       part.
     3. A worker makes the batch that is needed first.  To find it, the worker counts for each ring how many batches that
        ring's trainer takes before the one that this worker would make, and chooses the ring with the smallest count.
        Where two are alike, they take turns.  So a loader that is iterated alone gets all workers, and of two that are
@@ -23,8 +24,8 @@ keep twice the processes and twice the memory, or start workers for each pass.  
     4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
        join carries the ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close
        a ring when each worker with an open or claimed batch there has received the message to leave it.  The other
-       workers have nothing open there, so they can claim nothing.  The payloads' pages go at once, the words when the
-       last worker has unmapped them.
+       workers have nothing open there, so they can claim nothing.  The payloads' pages are freed at once.  The control
+       words are freed when the last worker has unmapped them.
     5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
        own: crew_loop.py swaps them when a worker turns to another loader.
     6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the dataset and its

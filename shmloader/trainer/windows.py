@@ -7,8 +7,8 @@ batches together have several rows of each place, and the order in which rows ar
 written where it belongs.  So the batches of a window are cut together:
 
     1. One worker makes all rows of a place, one after the other, the rows of the first batch first.
-    2. A place goes to the worker that had it last, because it may still have it open.  Each worker begins with the
-       place that it used last.
+    2. A place goes to the worker that had it last, because that worker may still have the place open.  Each worker
+       begins with the place that it used last.
     3. No worker gets more than nine eighths of its share, because the others would wait for it.  The rows beyond that
        go to the worker that has least.  If samples are seeded one by one, rows that a worker has not made yet count as
        part of its share, so a slow worker gets less.

@@ -19,10 +19,10 @@ places for samples of the new shape.
     1. default_collate gets a list of samples as always, and finds that their rows lie where it would put them
        (batch_writer.pyx).  So it makes the same batch.
     2. In chunks, several workers write into one slot.  Places of the wrong shape would lie in other workers' rows.  So
-       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may have places, and
-       another may not, but what is stacked must lie at the same offset either way.  So either all tensors of a sample
-       have places, or none has.  If any sample does not lie in its places, the places are given up before anything is
-       stacked.
+       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may write in place and
+       another may not, and both must lay out the batch alike.  Places are reserved in the order in which
+       default_collate stacks, so offsets agree if either all tensors of a sample have places or none has.  If any
+       sample does not lie in its places, the places are given up before anything is stacked.
     3. Only default_collate is known to use nothing of a tensor but its elements.  A collate function of the user's gets
        samples by __getitem__.
     4. A class that overrides only __getitem__ wants its own samples, so the __getitem_into__ of its base is not called.

@@ -12,12 +12,13 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        batch is made, and may give other samples then.
     3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a dead one
        has read nothing yet, so it calls __prefetch__ once more for the batches that are open.
-    4. Data that is not used goes with the worker when an iterator ends.  Workers that persist make all batches that
-       were open, also after a break, so they use what they have read.
+    4. Data that is not used goes with the worker when an iterator ends.  If the user breaks out of the loop, persistent
+       workers still make all batches that were open.  So they use what they have read.
     5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
-    6. __prefetch__ is looked up in the class, as Python's own special methods are.  A class that overrides __getitem__
-       inherits it, because most add a transform.  One whose indices mean something else overrides both.  A wrapper
-       that passes all attributes on (__getattr__) has none, because its indices may be others.
+    6. __prefetch__ is looked up in the class, as Python's own special methods are.  A subclass that overrides only
+       __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
+       mean something else, it must override both methods.  A wrapper that passes all attributes on (__getattr__) has
+       none, because its indices may be others.
 """
 
 from __future__ import annotations
