@@ -327,7 +327,7 @@ def main(seconds: float) -> None:
     )
     def run(which: int, changes: list[Any], in_order: bool, from_start: bool) -> None:
         nonlocal ran
-        if time.monotonic() > end:
+        if time.monotonic() > end and ran > 5 * seconds:  # on a machine that is busy too
             raise TimeoutError
         print(f"survives({which}, {changes}, {in_order}, {from_start})")  # the last line is what crashed
         survives(which, changes, in_order, from_start)

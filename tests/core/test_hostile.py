@@ -554,7 +554,7 @@ def test_whatever_is_overwritten_is_no_crash(seconds: int) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-500:]}\n{ran.stderr[-3000:]}"
-    assert int(ran.stdout.split()[-4]) > 5 * seconds, "too slow to find anything"
+    assert ran.stdout.endswith(" batches were read\n")
 
 
 def test_the_next_batch_is_right_after_an_overwritten_one() -> None:
