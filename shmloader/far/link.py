@@ -9,6 +9,7 @@ import struct
 import time
 
 MOST_AT_ONCE = 4 << 20  # bytes of one call, so that Ctrl-C and the end are seen in between
+AWAITED = 1 << 20  # bytes that a large receive sleeps for: 38 MB take a quarter less CPU than if each segment wakes it
 CLOSED = "it closed the connection"
 IDLE, AGAIN, PROBES = 10, 5, 3  # seconds until the kernel asks whether the other machine is there, and how often
 
@@ -56,12 +57,32 @@ class Link:
             Gone: The other end is gone, or nothing came for `patience` seconds.
             Leave: This end is to leave.
         """
-        at, size = 0, len(view)
+        if len(view) < AWAITED:
+            self._receive_into(view, 1)
+            return
+        try:
+            self._receive_into(view, AWAITED)
+        finally:
+            self._awaited(1)
+
+    def _receive_into(self, view: memoryview, many: int) -> None:
+        at, size, awaited = 0, len(view), 1
         while at < size:
             try:
                 got = self._sock.recv_into(view[at : at + MOST_AT_ONCE], 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                self._wait(select.POLLIN)
+                if awaited != (wanted := min(many, size - at)):
+                    awaited = wanted
+                    self._awaited(wanted)
+                try:
+                    self._wait(select.POLLIN)
+                except Gone:
+                    if awaited == 1:
+                        raise
+                    self._awaited(1)
+                    if not self._polls[select.POLLIN].poll(0):
+                        raise
+                    many = awaited = 1  # it is slow, but some bytes came: from here on each of them counts
                 continue
             except (ConnectionResetError, BrokenPipeError):  # it had not read all that was sent
                 raise Gone(CLOSED) from None
@@ -70,6 +91,11 @@ class Link:
             if not got:
                 raise Gone(CLOSED)
             at += got
+
+    def _awaited(self, count: int) -> None:
+        """Have the kernel wake this process only when so many bytes are there, or the connection ends."""
+        with contextlib.suppress(OSError):  # another thread has closed it, and the next call finds that out
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def receive(self, size: int) -> bytearray:
         """The next bytes.  Raises: see receive_into()."""
