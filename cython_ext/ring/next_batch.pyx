@@ -3,6 +3,7 @@
 
 import _thread
 import os
+import threading
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -37,7 +38,9 @@ cdef class Steps:
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all that is half done: the
            index that was drawn and not opened, and the batch that was taken and not handed out.  The next call
-           continues from there.  No batch is lost, except one that next() had already returned.
+           continues from there.  A handler may also raise behind next(), before the iterator has returned the batch.
+           So next() keeps it in `unreturned`, and gives it once more, until the iterator's last line sets that to None.
+           Only the main thread runs handlers, so only its batches are kept.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
            following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
            raise each time, and the user would never get the batches that are ready.
@@ -80,11 +83,14 @@ cdef class Steps:
     cdef unsigned long occupant         # the thread
     cdef int queued                     # threads that wait for their turn
     cdef object turn
+    cdef unsigned long main             # the thread that runs the handlers of signals
+    cdef public object unreturned       # the batch that next() gave it last, while it was not returned to the user
 
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
+        self.main = threading.main_thread().ident
 
     cdef int enter(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -117,8 +123,12 @@ cdef class Steps:
     def next(self):
         """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
         cdef Reading reading
+        cdef bint is_main
         self.enter()
+        is_main = self.occupant == self.main
         try:
+            if is_main and self.unreturned is not None:
+                return self.unreturned      # it was counted
             self.ring.turns.ask(now())
             if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
                 if not self.fetch():
@@ -130,6 +140,8 @@ cdef class Steps:
             reading.ready = nothing
             if type(ready) is not self.wrapper:     # otherwise next() raises, and gives no batch
                 self.ring.turns.hand_out(now())
+            if is_main:
+                self.unreturned = ready
             return ready
         finally:
             self.ring.turns.leave()
@@ -139,6 +151,7 @@ cdef class Steps:
         """Open the first batches of the ring's current epoch.  No batch of another epoch may be under way."""
         self.enter()
         try:
+            self.unreturned = None
             self.ring.turns.new_epoch(self.ring.current.serial)
             self.fill()
         finally:
@@ -153,6 +166,7 @@ cdef class Steps:
         cdef TrainerSide ring = self.ring
         self.enter()
         try:
+            self.unreturned = None
             ring.current.reading.ready = nothing
             ring.took()
             ring.keep_state()       # the stream has gone on, though its batch is dropped

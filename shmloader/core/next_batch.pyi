@@ -9,6 +9,7 @@ END: Final[object]
 
 @final
 class Steps:
+    unreturned: Any
     def __init__(
         self, ring: TrainerSide, conductor: ConductorSide, reader: ReaderSide, wrapper: type | None = ...
     ) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,14 @@ def _counted(begin: Any) -> Any:
 
     return capture_begin
 
+
+def _renew() -> None:
+    """In a forked child: the thread that waited for a device when this process was forked is not here."""
+    global _beginning
+    _beginning = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 if count_capture is not None:
     _torch.replace_capture_begin(_counted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,19 @@ class Attached:
         self._state: dict[str, Any] | None = None
         self._iterator: ReaderIterator | None = None
         self._attachment: Any = None
+        self._beginning = threading.RLock()  # threads that share this begin one epoch after the other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_beginning"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _beginning=threading.RLock())
 
     def __iter__(self) -> ReaderIterator:
+        with self._beginning:
+            return self._iter()
+
+    def _iter(self) -> ReaderIterator:
         from shmloader.core.turns import Meter, Turns
         from shmloader.readers.iterator import ReaderIterator
 

@@ -14,13 +14,15 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from shmloader.core.attached import AttachedSide
 from shmloader.core.ring import Mapping
 from shmloader.core.turns import Meter
-from shmloader.readers.wire import Wire
+from shmloader.readers.wire import NoDescriptorLeftError, Wire
 from shmloader.ring.geometry import Geometry
+from shmloader.system.signals import held_in_del
 
 SOON = 1.0  # seconds; a process that is killed closes its connections before it has ended
 
@@ -90,6 +92,7 @@ class Attachment:
         self.begun = self._epochs.popleft  # C code, which a signal's handler cannot break off
         self._bye = -1
         self._listener = _Listener()
+        self._joined = False
         self._closing = threading.RLock()
         try:
             with contextlib.suppress(ConnectionError):  # it has refused this reader, and the answer has the reason
@@ -219,17 +222,29 @@ class Attachment:
             os.eventfd_write(self._bye, 1)
             # Where the interpreter ends, the thread does not run any more, and never notes that it has ended.
             if not sys.is_finalizing() and threading.current_thread() is not self._thread:
-                self._listener.wait()  # first: CPython before 3.13 takes the thread for ended if join() is broken off
-                self._thread.join()
+                self._listener.wait()
+                if not self._joined:
+                    self._joined = True  # first: if a handler raises in join(), CPython 3.11 would wait in the next one
+                    self._thread.join()
             for ring in list(self._rings.values()):
                 ring.side.leave()  # first: once the connection is closed, its index may go to another reader
             self._wire.close()
             bye, self._bye = self._bye, -1
             os.close(bye)
 
-    def __del__(self) -> None:
-        if os is not None and getattr(self, "_bye", -1) >= 0:
-            self.close()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_bye", -1) < 0:
+            return
+        if is_finalizing():  # global names may be None
+            if os is not None:
+                self.close()
+            return
+        try:  # first, because a signal may come after any call
+            with held_in_del(self):
+                self.close()
+        finally:  # a signal may have come before signals were held back
+            if getattr(self, "_bye", -1) >= 0:
+                self.close()
 
 
 def _failed(message: dict[str, Any]) -> str:
@@ -237,18 +252,23 @@ def _failed(message: dict[str, Any]) -> str:
 
 
 class _Listener:
-    """What the thread runs.  Thread.ident does not tell whether start() came to its end, so this does."""
+    """What the thread runs.  Thread.ident does not tell whether start() came to its end, so this does.
+
+    It has locks only, because a wait for one is one call of C.  A signal's handler that raises in the Python code of an
+    Event would leave the Event's own lock locked, and the thread would wait for that for ever.
+    """
 
     def __init__(self) -> None:
         self._first = threading.Lock()  # taken by the one that comes first: the thread, or prevent()
-        self._ended = threading.Event()
+        self._lives = threading.Lock()  # until the thread has ended
+        self._lives.acquire()
 
     def __call__(self, wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
         if self._first.acquire(blocking=False):
             try:
                 _listen(wire, bye, mine)
             finally:
-                self._ended.set()
+                self._lives.release()
 
     def prevent(self) -> bool:
         """Keep the thread from beginning; False if it has begun."""
@@ -256,7 +276,8 @@ class _Listener:
 
     def wait(self) -> None:
         """Wait until it has ended."""
-        self._ended.wait()
+        with self._lives:
+            pass
 
 
 def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
@@ -282,6 +303,10 @@ def _receive(wire: Wire, mine: weakref.ref[Attachment], dead: bool) -> bool:
                 return True
             message, fds = None, []
         except OSError:  # it was closed
+            return False
+        except NoDescriptorLeftError as error:
+            if (attachment := mine()) is not None:
+                attachment.end(str(error))
             return False
         attachment = mine()
         if attachment is None:

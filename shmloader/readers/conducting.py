@@ -125,6 +125,14 @@ class _AnnouncedSteps:
         self._steps, self._began, self._over, self._failed = steps, began, over, failed
         self.drain = steps.drain
 
+    @property
+    def unreturned(self) -> Any:
+        return self._steps.unreturned
+
+    @unreturned.setter
+    def unreturned(self, batch: Any) -> None:
+        self._steps.unreturned = batch
+
     def begin(self) -> None:
         self._began()
         self._steps.begin()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import operator
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -16,10 +20,21 @@ from shmloader.core.turns import Turns
 from shmloader.readers.attachment import AttachedRing, Attachment
 from shmloader.readers.epoch_message import epoch_from
 from shmloader.resume.epoch import Epoch
+from shmloader.system.signals import held_in_del
+
+
+class _Hand(threading.local):
+    """A batch that was counted, and that next() has not returned yet.  Each thread has its own."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []  # one at most
 
 
 class ReaderIterator:
     """Gives the batches of an epoch that another process conducts.
+
+    A signal's handler may raise in next(), at any call.  Then the next call gives the batch that this one would have
+    given: it is in `_ready`, or in this thread's hand, and one call of C moves it from the one to the other.
 
     Args:
         loader: Whose iterator it is.
@@ -37,7 +52,9 @@ class ReaderIterator:
         self._shutdown = self._left = False
         self._leave_sent = False  # to the conductor
         self._taking = threading.RLock()  # threads that share this iterator take one after the other
-        self._ready: list[Any] = []  # a batch that was taken and is not handed out yet
+        self._occupant = 0  # the thread that takes
+        self._ready: list[Any] = []  # a batch that was taken and is in no thread's hand yet
+        self._hand = _Hand()
         self._ring: AttachedRing
         self.epoch: Epoch
         self._given: int | None
@@ -49,10 +66,16 @@ class ReaderIterator:
     def _reset(self, loader: Any) -> None:
         """Begin the next epoch that the conductor begins."""
         self._check_owner()
+        self._check_occupant("iter()")
+        with self._taking:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
         self._leave_epoch()
         ring, message = self._attachment.next_epoch()
         epoch = epoch_from(message["of"])
         self._ready.clear()
+        self._hand = _Hand()
         given = 0 if ring.side.cursor <= message["first"] else None  # None: it joined in mid-epoch
         # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
         self._ring, self._serial, self._first = ring, message["serial"], message["first"]
@@ -106,23 +129,48 @@ class ReaderIterator:
 
     def __next__(self) -> Any:
         self._check_owner()
-        with self._taking:
-            self._turns.asked()
-            while not self._ready:
-                if self._shutdown or self.ended or not self._wait():
-                    self.ended = True
-                    self.epoch.reading.ended = not self._shutdown
-                    raise StopIteration
-                self._take()
-            self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
-            batch, samples, number = self._ready[0]
-            self._given = number + 1
-            self.epoch.reading.delivered.add(samples)
-            del self._ready[0]
-        if type(batch) is ExceptionWrapper:
-            batch.reraise()
+        self._check_occupant("next()")
+        held = self._hand.held
+        if not held:
+            with self._taking:
+                self._occupant = threading.get_ident()
+                try:
+                    held = self._took()
+                finally:
+                    self._occupant = 0
+        batch = held[0]
+        failed = type(batch) is ExceptionWrapper
         self._turns.handed_out()
+        # Signals are handled at calls and loops.  There is none from here to the caller's own code.
+        del held[0]
+        if failed:
+            batch.reraise()
         return batch
+
+    def _took(self) -> list[Any]:
+        """Take the next batch into this thread's hand, and count it."""
+        self._turns.asked()
+        while not self._ready:
+            if self._shutdown or self.ended or not self._wait():
+                self.ended = True
+                self.epoch.reading.ended = not self._shutdown
+                raise StopIteration
+            self._take()
+        self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
+        _, samples, number = self._ready[0]
+        held = self._hand.held  # threads may have shared an iter() since next() began
+        # Each is one call of C.  `samples` is an iterator, so a batch is not counted again if a handler raises here.
+        collections.deque(map(self.epoch.reading.delivered.add, samples), maxlen=0)
+        self._given = number + 1
+        held.extend(map(_batch_of, map(self._ready.pop, (0,))))
+        return held
+
+    def _check_occupant(self, called: str) -> None:
+        if self._occupant == threading.get_ident():
+            raise RuntimeError(
+                f"{called} was called while this thread is in next() of the same iterator. The call came from a "
+                "signal handler. Set a flag there, and call it in your loop."
+            )
 
     def _check_owner(self) -> None:
         if self._owner != os.getpid():
@@ -201,7 +249,7 @@ class ReaderIterator:
         except Exception:
             batch = ExceptionWrapper(where="in a reader, where a batch was read")
             lease.fail()
-        self._ready.append((batch, side.samples, side.batch))  # next() calls took()
+        self._ready.append((batch, iter((side.samples,)), side.batch))  # next() calls took()
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -229,9 +277,21 @@ class ReaderIterator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if os is not None and hasattr(self, "_ring"):
-            self.close()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # global names may be None
+            if os is not None and hasattr(self, "_ring"):
+                self.close()
+            return
+        try:  # first, because a signal may come after any call
+            with held_in_del(self):
+                if hasattr(self, "_ring"):
+                    self.close()
+        finally:  # a signal may have come before signals were held back
+            if hasattr(self, "_ring"):
+                self.close()
+
+
+_batch_of = operator.itemgetter(0)
 
 
 def _wait(side: AttachedSide) -> None:

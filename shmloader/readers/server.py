@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from shmloader.core.readers import MOST_READERS
@@ -18,7 +19,14 @@ from shmloader.readers.wire import listen_at
 from shmloader.resume.place import place_of
 
 
-def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int | None = None) -> None:
+def serve(
+    loader: Any,
+    name: str,
+    *,
+    patience: float | None = None,
+    epochs: int | None = None,
+    on_start: Callable[[], object] | None = None,
+) -> None:
     """Host a loader, epoch after epoch, until this process ends.
 
     Args:
@@ -26,6 +34,7 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
         name: What others attach to.
         patience: A reader that holds up another for so many seconds is dropped; None: all wait for it.
         epochs: How many epochs (default None: for ever).
+        on_start: Called once, when others can attach.
 
     Raises:
         ValueError: The loader cannot be served, with the reason.
@@ -49,6 +58,8 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
     host = Host(listener, options.spare_slots * MOST_READERS, None, False, patience, greeting)
     iterator = None
     try:
+        if on_start is not None:
+            on_start()
         while epochs is None or epochs > 0:
             loader.set_epoch(place_of(loader).next_number)
             if iterator is None:

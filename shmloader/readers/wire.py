@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import resource
 import select
 import socket
 import struct
@@ -19,6 +20,10 @@ _MOST = 1 << 16  # bytes of a message in the socket; a longer one lies in memory
 _IN_MEMORY = b"m"  # in place of one that does.  No pickle is this
 _FDS = 4  # descriptors beside one, at most
 _PEERPIDFD = 77  # SO_PEERPIDFD, Linux 6.5
+
+
+class NoDescriptorLeftError(RuntimeError):
+    """This process may open no more files; the text says how many it may open."""
 
 
 class Wire:
@@ -78,19 +83,28 @@ class Wire:
 
         Raises:
             BlockingIOError: There is none now.
+            NoDescriptorLeftError: This process may open no more files, so a descriptor of the message is lost.
         """
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)  # which socket.recv_fds drops
         try:
-            data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
+            data, beside, found, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
         except ConnectionError:  # the other end has closed and not read all; what it had sent comes behind this error
             try:
-                data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
+                data, beside, found, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
             except ConnectionError:
                 return None, []
         fds = array("i")
         for level, kind, content in beside:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds.frombytes(content[: len(content) // fds.itemsize * fds.itemsize])
+        if found & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            raise NoDescriptorLeftError(
+                "A descriptor that came was lost, because this process may open no more files than "
+                f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n). Close some, or raise the limit, and "
+                "attach again."
+            )
         if data == _IN_MEMORY and fds:
             with open(fds.pop(), "rb") as file:
                 file.seek(0)  # the sender has written, and both have one place in the file
@@ -111,6 +125,10 @@ class Wire:
         death, self.death = self.death, -1
         if death >= 0:
             os.close(death)
+
+    def __del__(self) -> None:
+        if os is not None and getattr(self, "death", -1) >= 0:  # a signal's handler has raised before it was used
+            os.close(self.death)
 
 
 def _death_of(sock: socket.socket, pid: int) -> int:

@@ -295,10 +295,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._worker_set.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
+            self._steps.unreturned = None
             batch.reraise()
         self._num_yielded += 1
         if self._streams:
             _torch.warn_of_length(self)
+        self._steps.unreturned = None  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
         return batch
 
     # torch's own counters, which other libraries read.  Here the ring counts.

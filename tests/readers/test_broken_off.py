@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -106,3 +107,100 @@ def test_attach_that_is_broken_off_behind_the_start_of_its_thread_leaves_no_thre
     assert not errors
     assert _lists(batches)[-1] == EPOCH[-1]
     batches.close()
+
+
+class _RaisesOnce:
+    """Turns, of which one call raises behind all that it does."""
+
+    def __init__(self, turns: Any, called: str) -> None:
+        self._turns, self._called = turns, called
+
+    def __getattr__(self, called: str) -> Any:
+        if called != self._called:
+            return getattr(self._turns, called)
+        self._called = ""
+
+        def raising() -> None:
+            getattr(self._turns, called)()
+            raise KeyboardInterrupt
+
+        return raising
+
+
+@pytest.mark.parametrize("called", ["asked", "handed_out"])
+def test_next_that_is_broken_off_gives_its_batch_the_next_time(name: str, called: str) -> None:
+    with shmloader.attach(name) as batches:
+        one = iter(batches)
+        assert next(one).tolist() == EPOCH[0]
+        one._turns = _RaisesOnce(one._turns, called)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            next(one)
+        assert next(one).tolist() == EPOCH[1]
+        assert batches.state_dict()["batch"] == 2
+        assert one.epoch.reading.delivered.batches == 2
+        assert _lists(one) == EPOCH[2:]
+        assert _lists(batches) == EPOCH
+
+
+def test_a_batch_that_was_not_returned_is_dropped_with_its_epoch(name: str) -> None:
+    with shmloader.attach(name) as batches:
+        one = iter(batches)
+        one._turns = _RaisesOnce(one._turns, "handed_out")  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            next(one)
+        assert _lists(batches) == EPOCH
+
+
+def test_a_handler_may_not_call_next_or_iter_while_next_runs(name: str) -> None:
+    with shmloader.attach(name) as batches:
+        one = iter(batches)
+        refused: list[str] = []
+
+        class Handling:
+            def asked(self) -> None:
+                for call in (next, lambda _: iter(batches)):
+                    with pytest.raises(RuntimeError) as caught:
+                        call(one)
+                    refused.append(str(caught.value))
+
+            def handed_out(self) -> None:
+                pass
+
+        turns = one._turns
+        one._turns = Handling()  # type: ignore[assignment]
+        assert next(one).tolist() == EPOCH[0]
+        one._turns = turns
+        assert [text.split()[0] for text in refused] == ["next()", "iter()"]
+        assert _lists(one) == EPOCH[1:]
+
+
+def test_close_that_is_broken_off_behind_the_join_is_finished_by_the_next_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = shmloader.attach(name)
+    assert next(iter(batches)).tolist() == EPOCH[0]
+    _raises_once(monkeypatch, threading.Thread, "join")
+    with pytest.raises(KeyboardInterrupt):
+        batches.close()
+    monkeypatch.setattr(threading.Thread, "join", lambda *_: pytest.fail("joined twice"))
+    batches.close()
+    monkeypatch.undo()
+    with shmloader.attach(name) as others:
+        assert _lists(others)[-1] == EPOCH[-1]
+
+
+def test_threads_that_begin_at_once_attach_once(name: str) -> None:
+    for _ in range(3):
+        with shmloader.attach(name) as batches:
+            ready = threading.Barrier(2)
+            threads = [threading.Thread(target=lambda: (ready.wait(), iter(batches))) for _ in range(2)]  # noqa: B023
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert _lists(batches) == EPOCH
+
+
+def test_an_attached_loader_that_was_not_begun_may_be_pickled(name: str) -> None:
+    with pickle.loads(pickle.dumps(shmloader.attach(name))) as batches:
+        assert _lists(batches) == EPOCH

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from served import server_of
 
 import shmloader
 from shmloader.readers.attach import Attached, address_of
@@ -152,3 +153,31 @@ def test_what_is_no_state_of_an_attached_loader(state: Any) -> None:
         attached.load_state_dict(state)
     attached.load_state_dict(attached.state_dict())
     attached.load_state_dict({"server": "a", "epoch": 0, "batch": 3})
+
+
+LACKING = """
+import os, resource, sys
+import shmloader
+names = sys.argv[1:]
+batches = shmloader.attach(names[0])
+before = len(os.listdir("/proc/self/fd"))
+found = set()
+for more in range(-4, 4):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, 4096))
+    try:
+        next(iter(shmloader.attach(names[0])))
+        found.add("batch")
+    except RuntimeError as error:
+        found.add("text" if f"may open no more files than {before + more} (ulimit -n)" in str(error) else repr(error))
+    except OSError as error:
+        found.add(error.strerror)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+print(sorted(found))
+"""
+
+
+def test_a_job_that_may_open_no_more_files_says_so() -> None:
+    name = f"lacking {os.getpid()}"
+    with server_of(8, name):
+        ran = subprocess.run([sys.executable, "-c", LACKING, name], capture_output=True, text=True, timeout=100)
+    assert (ran.stdout, ran.stderr) == ("['Too many open files', 'batch', 'text']\n", "")

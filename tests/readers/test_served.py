@@ -442,3 +442,57 @@ def test_another_users_socket_is_not_believed(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
         with pytest.raises(PermissionError, match=r"is user .*'s, and this one is user 4711's"):
             Wire(one)
+
+
+def test_all_threads_that_wait_in_iter_hear_of_the_servers_death() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+batches = attached()
+it = iter(batches)
+other = iter(attached())  # it takes nothing, so the server does not begin another epoch
+heard = []
+
+def begin():
+    try:
+        iter(batches)
+    except RuntimeError as error:
+        heard.append("has ended" in str(error))
+
+threads = [threading.Thread(target=begin, daemon=True) for _ in range(3)]
+[thread.start() for thread in threads]
+time.sleep(0.3)
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+[thread.join(20) for thread in threads]
+print(heard)
+"""
+    assert printed(text) == ["[True, True, True]"]
+
+
+def test_threads_that_share_a_job_may_begin_an_epoch_while_another_one_takes() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+batches = attached()
+it, over, wrong, begun = iter(batches), time.monotonic() + 2, [], 0
+
+def take():
+    while time.monotonic() < over:
+        try:
+            next(it)
+        except StopIteration:
+            time.sleep(0.001)
+        except Exception as error:
+            wrong.append(repr(error))
+
+taker = threading.Thread(target=take, daemon=True)
+taker.start()
+while time.monotonic() < over:
+    time.sleep(0.002)
+    iter(batches)
+    begun += 1
+taker.join(20)
+print(taker.is_alive(), wrong, begun > 20)
+batches.close()
+end(server)
+"""
+    assert printed(text) == ["False [] True"]

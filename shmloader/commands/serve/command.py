@@ -51,9 +51,12 @@ def run(given: argparse.Namespace) -> int:
     # while nobody reads.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
+
+    def started() -> None:
+        print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
+
     try:
-        serve(loader, given.name, patience=None if given.slow == "wait" else given.patience)
+        serve(loader, given.name, patience=None if given.slow == "wait" else given.patience, on_start=started)
     except (ValueError, OSError) as error:
         print(f"shmloader serve: {error}", file=sys.stderr)
         return 1
