@@ -89,15 +89,22 @@ class _Hold:
             if signal.getsignal(number) is self:
                 signal.signal(number, handler)
 
-    def call_noted(self) -> None:
-        """Call the handlers of the noted signals, each whatever the others raise; SIGINT's last, so that it counts."""
-        if self.noted:
-            number = max(self.noted)
+    def call_noted(self, called: frozenset[int] = frozenset()) -> None:
+        """Call the handlers of the noted signals, each whatever the others raise; SIGINT's last, so that it counts.
+
+        Each is called once.  A timer's handler that takes as long as its interval is noted again meanwhile, and would
+        be called for ever.
+
+        Args:
+            called: Those that were called.
+        """
+        if left := self.noted - called:
+            number = max(left)
             self.noted.discard(number)
             try:
                 self._call(number, sys._getframe())
             finally:
-                self.call_noted()
+                self.call_noted(called | {number})
 
 
 _hold: _Hold | None = None  # the main thread's
