@@ -68,7 +68,8 @@ cdef class Steps:
            window.  If the window cannot be opened, its batches are opened one by one, until the one at fault comes
            first.  Rule 6 applies to that one.
        10. The thread that is in here may call next() once more: from a signal handler, or from a sampler that iterates
-           over its own loader.  That can only be an error.
+           over its own loader.  That can only be an error.  So can a call of next() from a handler while this thread
+           is in iter(): between draining one epoch and beginning the other, there is no batch to wait for.
 
     Args:
         ring: the trainer's side, with the epochs whose batches are opened and taken.
@@ -85,6 +86,7 @@ cdef class Steps:
     cdef object turn
     cdef unsigned long main             # the thread that runs the handlers of signals
     cdef public object unreturned       # the batch that next() gave it last, while it was not returned to the user
+    cdef public unsigned long beginning # the thread that is in iter(), or 0
 
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
@@ -124,6 +126,9 @@ cdef class Steps:
         """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
         cdef Reading reading
         cdef bint is_main
+        if self.beginning and self.beginning == PyThread_get_thread_ident():
+            raise RuntimeError("next() was called while this thread is in iter() of the same iterator. The call came "
+                               "from a signal handler. Set a flag there, and call next() in your loop.")
         self.enter()
         is_main = self.occupant == self.main
         try:

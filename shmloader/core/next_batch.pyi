@@ -10,6 +10,7 @@ END: Final[object]
 @final
 class Steps:
     unreturned: Any
+    beginning: int
     def __init__(
         self, ring: TrainerSide, conductor: ConductorSide, reader: ReaderSide, wrapper: type | None = ...
     ) -> None: ...

@@ -126,6 +126,14 @@ class _AnnouncedSteps:
         self.drain = steps.drain
 
     @property
+    def beginning(self) -> int:
+        return self._steps.beginning
+
+    @beginning.setter
+    def beginning(self, thread: int) -> None:
+        self._steps.beginning = thread
+
+    @property
     def unreturned(self) -> Any:
         return self._steps.unreturned
 

@@ -252,6 +252,17 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one, and open its first batches."""
+        self._steps.beginning = threading.get_ident()
+        try:
+            self._begin(loader, first_iter)
+        except (StopIteration, AssertionError, AttributeError) as error:
+            if not self._delivery.closed:
+                raise
+            raise RuntimeError("The loader was closed while iter() ran, by a signal's handler.") from error
+        finally:
+            self._steps.beginning = 0
+
+    def _begin(self, loader: DataLoader[Any], first_iter: bool) -> None:
         self._delivery.interrupted = False
         assert self._worker_set is not None
         self._worker_set.works()

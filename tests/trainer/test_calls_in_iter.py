@@ -1,0 +1,63 @@
+"""A signal's handler calls next() or close() while iter() runs: an error that says so, and nothing hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import shmloader
+from shmloader.trainer.conductor import Conductor
+
+BATCHES = [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.fixture
+def loader() -> Iterator[Any]:
+    with shmloader.DataLoader(torch.arange(6), batch_size=2, num_workers=1, persistent_workers=True) as made:
+        assert made.rides_ring
+        yield made
+
+
+def handled(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], None], after: bool) -> None:
+    """Have a handler run once in the next iter(), before the epoch begins or after."""
+    real = Conductor.begin
+
+    def begin(self: Conductor, *given: Any) -> None:
+        monkeypatch.setattr(Conductor, "begin", real)
+        if not after:
+            handler()
+        real(self, *given)
+        if after:
+            handler()
+
+    monkeypatch.setattr(Conductor, "begin", begin)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_next_in_iter_is_an_error_and_the_epoch_is_whole(
+    loader: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    refused: list[str] = []
+
+    def handler() -> None:
+        with pytest.raises(RuntimeError) as caught:
+            next(iterator)
+        refused.append(str(caught.value))
+
+    handled(monkeypatch, handler, after)
+    assert [batch.tolist() for batch in loader] == BATCHES
+    assert len(refused) == 1 and "while this thread is in iter()" in refused[0]
+    assert [batch.tolist() for batch in loader] == BATCHES
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_close_in_iter_is_a_runtime_error(loader: Any, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    next(iter(loader))
+    handled(monkeypatch, loader.close, after)
+    with pytest.raises(RuntimeError, match=r"was closed while iter\(\) ran|has been shut down"):
+        iter(loader)
