@@ -136,7 +136,9 @@ def test_every_page_of_every_leaf_is_counted() -> None:
     assert len(leaves(CASES["detections"].batch(CASES["detections"].dataset(ENDLESS, ""), 0))) == 120
 
 
-@pytest.mark.parametrize("without_tracker", [False, True], ids=["tracker", "no_tracker"])
+@pytest.mark.parametrize(
+    "without_tracker", [False, pytest.param(True, marks=pytest.mark.long)], ids=["tracker", "no_tracker"]
+)
 def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: bool) -> None:
     note, script = tmp_path / "note", tmp_path / "peer.py"
     script.write_text(

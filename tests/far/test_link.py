@@ -57,7 +57,7 @@ def test_a_sender_of_a_few_bytes_at_a_time_is_not_taken_for_a_silent_one(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     near, far = ends
-    sender = later([b"x" * 1000] * 12 + [b"x" * (SIZE - 12_000)], far, PATIENCE / 2)
+    sender = later([b"x" * 1000] * 5 + [b"x" * (SIZE - 5000)], far, PATIENCE / 2)
     view = bytearray(SIZE)
     Link(near, PATIENCE).receive_into(memoryview(view))
     assert view == b"x" * SIZE and lowest(near) == 1

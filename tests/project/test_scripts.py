@@ -82,7 +82,7 @@ def test_it_is_as_in_a_new_interpreter(script: str) -> None:
     assert served.err.splitlines()[-1:] == fresh.err.splitlines()[-1:]
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_process_that_it_leaves_is_a_failure(fresh: bool) -> None:
     with pytest.raises(AssertionError, match="processes are left"):
         run_script(
@@ -90,7 +90,7 @@ def test_a_process_that_it_leaves_is_a_failure(fresh: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_one_that_hangs_is_a_failure(fresh: bool) -> None:
     with pytest.raises(AssertionError, match="the script hangs\nbegun"):
         run_script("import time; print('begun', flush=True); time.sleep(100)", seconds=2, fresh=fresh)

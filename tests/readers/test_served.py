@@ -473,7 +473,7 @@ def test_threads_that_share_a_job_may_begin_an_epoch_while_another_one_takes() -
     text = """
 server = forked(serve, loader(), NAME)
 batches = attached()
-it, over, wrong, begun = iter(batches), time.monotonic() + 2, [], 0
+it, over, wrong, begun = iter(batches), time.monotonic() + 0.7, [], 0
 
 def take():
     while time.monotonic() < over:
