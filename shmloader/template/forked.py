@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
@@ -133,6 +134,9 @@ class Popen:
     def __init__(self, worker: TemplateProcess, template: Running, outlives: bool) -> None:
         util._flush_std_streams()  # type: ignore[attr-defined]
         self.returncode: int | None = None
+        # Each start of a process, in any thread, asks all of them: multiprocessing.process._cleanup().  An RLock,
+        # because the handler of SIGCHLD asks too.
+        self._asking = threading.RLock()
         self.template = template
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, ours:
@@ -168,8 +172,10 @@ class Popen:
     def wait(self, timeout: float | None = None) -> int | None:
         """The exit code, after waiting at most `timeout` seconds; None: without a limit."""
         if self.returncode is None and _readable(self.sentinel, timeout):
-            code = messages.receive_code(self._channel) if _readable(self._channel, REAPED) else None
-            self.returncode = UNKNOWN if code is None else code
+            with self._asking:
+                if self.returncode is None:  # otherwise the descriptors may be closed
+                    code = messages.receive_code(self._channel) if _readable(self._channel, REAPED) else None
+                    self.returncode = UNKNOWN if code is None else code
         return self.returncode
 
     def _send(self, number: int) -> None:
@@ -191,7 +197,8 @@ class Popen:
 
     def close(self) -> None:
         """Close the trainer's descriptors of it, once it has ended."""
-        self.finalizer()
+        with self._asking:
+            self.finalizer()
 
 
 class Threaded(Exception):

@@ -18,6 +18,7 @@ from scripts import run_script
 from template.test_template import SPAWNED, Epoch, Threads, Where
 
 import shmloader
+from shmloader.template import messages
 from shmloader.template import template as template_module
 
 
@@ -246,6 +247,32 @@ def test_a_loader_that_is_given_another_dataset() -> None:
     assert not first.is_running()
     loader.close()
     assert not second.is_running()
+
+
+def test_a_worker_is_closed_only_when_no_other_thread_asks_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """multiprocessing asks all processes for their ends, in each thread that starts one."""
+    loader = made(Counted(), persistent_workers=True)
+    next(iter(loader))
+    popen = loader._iterator._workers[0]._popen
+    real = messages.receive_code
+    closers: list[threading.Thread] = []
+
+    def close() -> None:
+        popen.wait()
+        popen.close()
+
+    def receive_code(channel: int) -> int | None:
+        if not closers:
+            closers.append(threading.Thread(target=close))
+            closers[0].start()
+            closers[0].join(0.2)
+        return real(channel)
+
+    monkeypatch.setattr(messages, "receive_code", receive_code)
+    popen.kill()
+    assert popen.wait() == -signal.SIGKILL
+    closers[0].join()
+    loader.close()
 
 
 @pytest.mark.long
