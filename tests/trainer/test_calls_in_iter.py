@@ -1,4 +1,4 @@
-"""A signal's handler calls next() or close() while iter() runs: an error that says so, and nothing hangs."""
+"""What a signal's handler gets if it calls next() or close() while iter() runs: an error that names the call."""
 
 from __future__ import annotations
 
