@@ -39,6 +39,8 @@ typedef struct {
     /* TURN lines of n elements become n lines of TURN, `stride` elements apart. */
     void (*turn)(const uint8_t *lines, size_t pitch, uint8_t *to, size_t stride, int n);
     void (*turn_words)(const int16_t *lines, size_t pitch, int16_t *to, size_t stride, int n);
+    /* Three planes to pixels of four bytes.  The fourth stays as it is, and nothing beyond n pixels is touched. */
+    void (*interleave)(const uint8_t *const rgb[3], uint8_t *to, int n);
 } jpeg_path;
 
 extern const jpeg_path jpeg_plain;

@@ -13,6 +13,7 @@
 
 #include "blend_avx2.h"
 #include "colour_avx2.h"
+#include "interleave_avx2.h"
 #include "turn_avx2.h"
 #include "upsample_avx2.h"
 
@@ -30,6 +31,6 @@ const jpeg_path jpeg_avx2 = {
     .upsample_along = upsample_along_avx2,
     .colour = colour_avx2, .colour_deep = colour_deep_avx2,
     .blend = blend_avx2, .blend_deep = blend_deep_avx2, .blend_words = blend_words_avx2,
-    .turn = turn_avx2, .turn_words = turn_words_avx2,
+    .turn = turn_avx2, .turn_words = turn_words_avx2, .interleave = interleave_avx2,
 };
 #endif

@@ -12,6 +12,7 @@
 
 #include "blend_neon.h"
 #include "colour_neon.h"
+#include "interleave_neon.h"
 #include "turn_neon.h"
 #include "upsample_neon.h"
 
@@ -23,6 +24,6 @@ const jpeg_path jpeg_neon = {
     .upsample_along = upsample_along_neon,
     .colour = colour_neon, .colour_deep = colour_deep_neon,
     .blend = blend_neon, .blend_deep = blend_deep_neon, .blend_words = blend_words_neon,
-    .turn = turn_neon, .turn_words = turn_words_neon,
+    .turn = turn_neon, .turn_words = turn_words_neon, .interleave = interleave_neon,
 };
 #endif

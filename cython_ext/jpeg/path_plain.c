@@ -8,6 +8,7 @@
 
 #include "blend.h"
 #include "colour.h"
+#include "interleave.h"
 #include "turn.h"
 #include "upsample.h"
 
@@ -18,5 +19,5 @@ const jpeg_path jpeg_plain = {
     .upsample_both = upsample_both, .upsample_across = upsample_across, .upsample_along = upsample_along,
     .colour = colour, .colour_deep = colour_deep,
     .blend = blend, .blend_deep = blend_deep, .blend_words = blend_words,
-    .turn = turn, .turn_words = turn_words,
+    .turn = turn, .turn_words = turn_words, .interleave = interleave,
 };

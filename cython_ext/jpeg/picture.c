@@ -192,7 +192,7 @@ static void resize_down_then_across(jpeg_decoder *d, const jpeg_request *q)
 }
 
 /* Writes one row of the result. */
-static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
+static void put_row(const jpeg_decoder *d, const jpeg_request *q, int y, const uint8_t *const rgb[3])
 {
     uint8_t *to = q->to + y * q->row;
     if (q->column == 1) {
@@ -202,13 +202,10 @@ static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
         return;
     }
     int x = 0;
-    if (q->column == 4 && q->channel == 1) { /* pixels of four bytes, little-endian; the fourth stays as it is */
-        for (; x < q->out_width - 1; x++, to += 4) {
-            uint32_t pixel;
-            memcpy(&pixel, to, 4);
-            pixel = (pixel & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
-            memcpy(to, &pixel, 4);
-        }
+    if (q->column == 4 && q->channel == 1) { /* all but the last pixel, which may have no fourth byte */
+        x = q->out_width - 1;
+        d->path->interleave(rgb, to, x);
+        to += 4 * x;
     }
     for (; x < q->out_width; x++, to += q->column)
         for (int k = 0; k < 3; k++) to[k * q->channel] = rgb[k][x];
@@ -239,7 +236,7 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
             d->path->blend(d->lines, w->weights + w->blends[y].weights, taps, rows[k], q->out_width);
         }
         if (components == 1) rows[1] = rows[2] = rows[0];
-        put_row(q, y, (const uint8_t *const *)rows);
+        put_row(d, q, y, (const uint8_t *const *)rows);
     }
 }
 
@@ -293,7 +290,7 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
             d->path->blend_words(lines, w->weights + b->weights, taps, d->deep[k], q->out_width);
         }
         d->path->colour_deep((const int16_t *const *)d->deep, rows, q->out_width);
-        put_row(q, y, (const uint8_t *const *)rows);
+        put_row(d, q, y, (const uint8_t *const *)rows);
     }
 }
 
