@@ -122,14 +122,16 @@ def _check_crew(loader: Any, options: Options) -> None:
 
 
 def _check_device(device: torch.device, options: Options) -> None:
+    if device.type == "cpu":
+        return  # not even asked for: asking starts CUDA's driver, and then no forked process can use CUDA
     present = accelerator.kind()
-    if device.type not in ("cpu", present):
+    if device.type != present:
         found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
         raise ValueError(
             f"device={options.device!r} is no device of this torch ({torch.__version__}), {found}. "
             f"Use {present or 'cpu'!r}, or a torch that was built for it."
         )
-    if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
+    if device.index is not None and device.index >= accelerator.count():
         raise ValueError(f"device={options.device!r} does not exist. There are {accelerator.count()}, counted from 0.")
 
 

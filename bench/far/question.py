@@ -14,7 +14,15 @@ from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 
 READ = ("uint8-images", "small-images", "scalar")
-WAYS = ("local", "far", "passed on", "10 ms later", "10 ms later, one at a time")
+WAYS = (
+    "local",
+    "far",
+    "passed on",
+    "passed on, six at once",
+    "10 ms later",
+    "10 ms later, six at once",
+    "10 ms later, one at a time",
+)
 
 
 class Far(Question):
@@ -23,7 +31,8 @@ class Far(Question):
     more = (
         "`far` are as many processes of this machine that send batches by TCP, as actors on other machines do.  With "
         "`passed on`, another process between them and this one reads and sends all bytes; with `10 ms later`, it "
-        "holds each byte back in both directions.  "
+        "holds each byte back in both directions.  Each far worker is asked for two batches at once if nothing else is "
+        "named.  "
         "CPU is that of the trainer, and of the local workers or the stand-ins; not of far ones.  Writes far.json."
     )
 
@@ -56,6 +65,7 @@ class Far(Question):
             found[case] = {
                 way: {
                     "batches_per_second": spread(one["batches_per_second"] for one in these),
+                    "own": spread(one["own"] for one in these),
                     "trainer": spread(one["trainer"] for one in these),
                     "workers": spread(one["workers"] for one in these),
                     "of_memcpy": spread((one["trainer"] + one["workers"]) / max(one["memcpy"], 1e-9) for one in these),
@@ -72,7 +82,15 @@ class Far(Question):
     def show(self, out: Console, result: dict[str, Any]) -> None:
         rounds = result["settings"]["rounds"]
         table = Table(title=f"far; rounds: {rounds}, medians \\[min..max]", title_justify="left")
-        for heading in ("case", "way", "batch/s", "trainer's CPU, us", "workers' CPU, us", "both, of a memcpy"):
+        for heading in (
+            "case",
+            "way",
+            "batch/s",
+            "its thread's CPU, us",
+            "trainer's CPU, us",
+            "workers' CPU, us",
+            "both, of a memcpy",
+        ):
             table.add_column(heading)
         for case, ways in result["summary"].items():
             for number, (way, one) in enumerate(ways.items()):
@@ -80,6 +98,7 @@ class Far(Question):
                     "" if number else case,
                     way,
                     shown(one["batches_per_second"], 1, all_of_it=True),
+                    shown(one["own"], 1e6, all_of_it=True),
                     shown(one["trainer"], 1e6, all_of_it=True),
                     shown(one["workers"], 1e6, all_of_it=True),
                     shown(one["of_memcpy"], 1, all_of_it=True),

@@ -142,8 +142,10 @@ def count() -> int:
 
 def find(device: torch.device | None = None) -> Accelerator | None:
     """The accelerator of this device (default: the current one); None for the CPU, or if there is none."""
+    if device is not None and device.type == "cpu":
+        return None
     present = kind()
-    if present is None or (device is not None and device.type == "cpu"):
+    if present is None:
         return None
     index = torch.accelerator.current_device_index() if device is None or device.index is None else device.index
     at = torch.device(present, index)

@@ -13,6 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+# CUDA's driver keeps descriptors as long as a process lives, and they would count as left behind.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import numpy
 import torch
 

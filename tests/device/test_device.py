@@ -554,6 +554,16 @@ def test_a_device_that_is_not_there(gpu: Any) -> None:
         shmloader.DataLoader(Numbered(), device="xpu")
 
 
+def test_the_cpu_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for an accelerator starts CUDA's driver, and no process that is forked after that can use CUDA."""
+    asked = []
+    for name in ("is_available", "current_accelerator", "device_count", "current_device_index"):
+        monkeypatch.setattr(torch.accelerator, name, lambda *_, name=name: asked.append(name))
+    with on_device_loader(device="cpu", on_device=lambda batch: batch + 1) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(1, 101))
+    assert not asked
+
+
 # ---------------------------------------------------------------------------------------------------------- transforms
 
 
