@@ -2,11 +2,11 @@
 
 NOTE [ Index file ]
 
-The file begins with a magic, and the place and length of a header.  Columns follow, each at a multiple of 64 bytes.
-The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an array of words,
-or text; a text has a second column with the end of each piece.  All processes map the one file, so it is in memory
-once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array and takes less
-than a microsecond.
+The file begins with a magic string, followed by the place and length of the header.  Columns follow, each at a multiple
+of 64 bytes.  The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an
+array of words, or text; a text has a second column with the end of each piece.  All processes map the one file, so it
+is in memory once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array
+and takes less than a microsecond.
 
 A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
 keeps it, two processes that make the file at once write the same bytes, and a death leaves no half-written file.
