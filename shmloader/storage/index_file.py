@@ -109,7 +109,10 @@ class IndexFile:
                 raise ValueError(f"{path} is no index of shards")
             _, at, length = _HEADER.unpack(head)
             if at + length != size:
-                raise ValueError(f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}")
+                raise ValueError(
+                    f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}. Delete it, and make "
+                    "the dataset again"
+                )
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         header = json.loads(self._map[at : at + length])
         self.kind: str = header["kind"]
@@ -124,7 +127,10 @@ class IndexFile:
         for name, (kind, place, count) in header["columns"].items():
             width = {"u8": 8, "u4": 4, "text": 1}[kind]
             if place + width * count > at:
-                raise ValueError(f"{path} is damaged: its column {name!r} goes on behind its end")
+                raise ValueError(
+                    f"{path} is damaged: its column {name!r} ends beyond the file's columns. Delete it, and make the "
+                    "dataset again"
+                )
             self._columns[name] = whole[place : place + width * count].cast(_FORMATS[kind])
 
     def __getitem__(self, name: str) -> Any:
