@@ -154,8 +154,8 @@ class SideBySide:
         if self._drew:
             raise RuntimeError(
                 f"a sample of {type(self._dataset).__name__} drew from {' and '.join(self._drew)} while samples are "
-                "made side by side. That generator is one a process, so which sample gets which number would depend on "
-                "their speed. Draw from shmloader.sample_generator() and give sample_seeds=True, or leave out "
+                "made side by side. A process has only one such generator, so their speed would decide which sample "
+                "gets which number. Draw from shmloader.sample_generator() and give sample_seeds=True, or leave out "
                 "worker_threads and async."
             )
 
