@@ -61,8 +61,8 @@ typedef struct {
 
 /* NOTE [ Figures ]
  *
- * The source of the statistics, of `shmloader top` and of a trace.  Times are CLOCK_MONOTONIC in nanoseconds, which all
- * processes of a machine share.  Amounts only grow; those named _ns are nanoseconds.
+ * Figures are the source of the statistics, of `shmloader top` and of traces.  Times are CLOCK_MONOTONIC in
+ * nanoseconds, which all processes of a machine share.  Amounts only grow; those named _ns are nanoseconds.
  *
  *     1. Each figure has one writer, and no process takes a figure as a sign that it may read other memory.  So
  *        ring_note and ring_add are relaxed, and no figure has a part in the protocol: the model in tests/core/model
@@ -72,7 +72,7 @@ typedef struct {
  *        sequence that it takes.
  *     3. The figures of each worker, and of the trainer, lie in a cache line of their own.  So they cost other cores
  *        nothing until one of them reads the line.
- *     4. An onlooker maps the segment read-only, and has the kernel copy it.  The copy does not show a single moment.
+ *     4. An onlooker maps the segment read-only, and has the kernel copy it.  The copy is not a snapshot of one moment.
  *        A time in it may be a little later than the onlooker's own clock reading, and a sequence may have changed its
  *        state while the copy was made.
  *     5. Workers run other people's code, which may overwrite figures too.  So a figure is clamped to a range that is
@@ -299,9 +299,9 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *     entry   state 2:2 | tag, bits of the picture's key:26 | place of its bytes, in units of CACHE_UNIT:36
  *
  *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
- *        pictures.  They end at the picture's own entry, at 0 or at a claim.  At a claim of a living process, a process
- *        does without the cache this time, and does not try the next slot.  So a picture has one entry at most, and a
- *        released claim leaves a 0, not a gap that probes would have to skip.
+ *        pictures.  They end at the picture's own entry, at 0 or at a claim.  A process that meets the claim of a
+ *        living process does without the cache this time, and does not try the next slot.  So a picture has one entry
+ *        at most, and a released claim leaves a 0, not a gap that probes would have to skip.
  *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
  *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, even if a process is killed.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
@@ -310,7 +310,8 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *        has another start.  A process that meets the claim of one that has ended puts its own claim there, by
  *        compare-and-swap.  If two processes try that, one succeeds, and the other does without the cache this time.
  *     5. A living process may be taken for dead, because pids of another namespace mean nothing here.  Then its publish
- *        fails, because its claim is gone, and its bytes are lost.  A mistake costs a picture that is decoded twice.
+ *        fails, because its claim is gone, and its bytes are lost.  Such a mistake costs one further decoding of a
+ *        picture.
  *
  * The table is in memory without a file, so writing a word cannot fail because a disk is full.  The model in
  * tests/core/model/cache_model.py visits every interleaving; each of its faults breaks one of these rules. */

@@ -59,8 +59,8 @@ class Crew:
     ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(
-                f"num_workers should be a positive integer, but got num_workers={num_workers!r}; a loader without "
-                "workers needs no crew"
+                f"num_workers should be a positive integer, but got num_workers={num_workers!r}. A loader without "
+                "workers needs no crew."
             )
         if isinstance(multiprocessing_context, str):
             methods = multiprocessing.get_all_start_methods()
@@ -78,7 +78,7 @@ class Crew:
             if (method := context.get_start_method()) not in ("spawn", "forkserver"):
                 raise ValueError(
                     f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by "
-                    f"{method!r}: leave template out, or give multiprocessing_context='spawn'"
+                    f"{method!r}. Leave template out, or give multiprocessing_context='spawn'."
                 )
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context

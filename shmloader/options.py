@@ -2,8 +2,8 @@
 
 NOTE [ Options ]
 
-    1. `DataLoader.__init__` makes an `Options` of its arguments, which checks each value, and sets them as attributes
-       of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
+    1. `DataLoader.__init__` makes an `Options` of its arguments, and `Options` checks each value.  Then `__init__` sets
+       the options as attributes of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
     2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them all when an iterator is made.
        Code below `DataLoader` gets that object and reads `options.chunk_size`, never the loader's attribute.
     3. requirements.py checks what a value needs of the loader (its dataset, its collate function) and of the machine.

@@ -2,16 +2,16 @@
 
 NOTE [ Patching ]
 
-    1. No name is rebound.  torch's class is not only held by module globals, but also by default arguments, partials,
-       class attributes, and function bodies that import it later.  All of them build ours, because the class itself is
-       changed: its `__init__` changes the class of the new, empty instance to ours.
+    1. No name is rebound.  Not only module globals hold torch's class, but also default arguments, partials, class
+       attributes, and functions that import it later.  A call through any of these builds our loader, because the class
+       itself is changed: its `__init__` turns the new, empty instance into one of our class.
     2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
        before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
-       Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class work.
+       Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class still load.
     3. Only instances whose type is exactly torch's class, or exactly a class given as `classes=`, are changed.  Other
        subclasses stay what they are, and so do copies and unpickled loaders, because these do not call `__init__`.
     4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
-       CPython cannot undo it: when a `__new__` was set and deleted, object.__new__ refuses arguments from then on.
+       CPython cannot undo it: once a `__new__` was set and deleted, object.__new__ refuses arguments.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So
        the subclass's overrides hold, and its super() calls reach ours before torch's.  This happens when its `__init__`
        calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The new class has the

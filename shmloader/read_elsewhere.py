@@ -10,10 +10,10 @@ NOTE [ Read elsewhere ]
        We watch these two calls only while one of three things exists: a note of a loader that was not iterated over
        yet; a loader of a class that is not ours; a patch.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
-       workers and the same collate function, its loader was probably built from ours.  That is a warning, once.
-    4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  That
-       loader has then escaped.  That is a warning too, or an error if the loader has an option that only the ring can
-       honour.  `rides_ring` is False until the loader next gets an iterator of ours.
+       workers and the same collate function, its loader was probably built from ours.  We warn about that, once.
+    4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  We call
+       such a loader escaped.  We warn about it too, or raise an error if the loader has an option that only the ring
+       can honour.  `rides_ring` is False until the loader next gets an iterator of ours.
     5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.
        The note goes with the dataset.  If a dataset cannot be weakly referenced (a list), the note goes with the
        loader.

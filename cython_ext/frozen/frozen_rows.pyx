@@ -7,9 +7,9 @@ A list of a million strings is a million objects.  Each has a reference count, s
 forked worker copies each page that it reads.  A spawned worker makes all objects again.  A column holds the same items
 as bytes.  No process changes them, so all processes of a machine can map one copy.
 
-A layout says where the bytes of a column are.  It is a tuple: the name of a kind, and that kind's numbers.  Places are
-counted from the first byte of the column's pages.  `shmloader.frozen.pack` writes the bytes, and the classes here read
-them.
+A layout says where the bytes of a column are.  It is a tuple: the name of a kind, then the parameters of that kind.
+Places are counted from the first byte of the column's pages.  `shmloader.frozen.pack` writes the bytes, and the classes
+here read them.
 
     ("nones",)                                  None in each row
     ("bools", place)                            a byte each
@@ -18,14 +18,14 @@ them.
     ("scalars", place, dtype)                   NumPy's scalars
     ("text", ends, width, place)                UTF-8, in which surrogates are allowed
     ("bytes", ends, width, place)
-    ("values", ends, width, place)              whatever else marshal writes: each row for itself
-    ("arrays", ends, width, place, dtype, shapes, sides)    NumPy's arrays of one dtype and one number of sides
+    ("values", ends, width, place)              anything else that marshal can write, each row separately
+    ("arrays", ends, width, place, dtype, shapes, sides)    NumPy's arrays of one dtype, each with `sides` dimensions
     ("tuples", class, layouts)                  tuples of one length; a class of named tuples, or None
     ("dicts", keys, layouts)                    dicts with the same keys in the same order
     ("lists", ends, width, layout, as_tuple)    lists, or tuples, of any length: their items follow one another
 
-`ends` has rows + 1 unsigned numbers of `width` bytes: where the first item of each row begins, and at last where the
-last row ends.
+`ends` holds rows + 1 unsigned numbers of `width` bytes each: for each row, where its first item begins, and then where
+the last row ends.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -8,14 +8,14 @@
  *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
  *     the chain.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
- *     continues.  If it does not, the look-up has cost nothing.  There are always enough bits for it.  After a
- *     refill, the 64 bits are the next 64 of the file.  A DC symbol and an AC symbol, or two AC symbols, take 53 of
- *     them at most, and a look-up needs 10.  Longer codes are looked up later, with 37 bits or more.  This saved a
- *     tenth of the time of a picture.
+ *     continues.  If the block has ended, the look-up has cost nothing.  There are always enough bits for the look-up.
+ *     After a refill, the 64 bits are the next 64 of the file.  A DC symbol and an AC symbol, or two AC symbols, take
+ *     53 of them at most, and a look-up needs 10.  Longer codes are looked up later, with 37 bits or more.  This saved
+ *     a tenth of the time of a picture.
  *
- * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan that is followed by
- * ENTROPY_MCU bytes, which is as far as the largest MCU can read.  The caller checks after each MCU whether the end was
- * passed. */
+ * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and
+ * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the
+ * end was passed. */
 #pragma once
 #include <stdint.h>
 #include <string.h>

@@ -8,9 +8,10 @@
  * kept planes equals the crop of the file bit for bit.
  *
  *     1. The planes follow one another.  A plane has its columns from left to right, without gaps.  A column of chroma
- *        begins with a copy of its first sample and ends with a copy of its last, as upsampling reads them.
- *     2. SPARE bytes follow the last plane, because vectors read whole LINEs.  Beyond a column they read the next
- *        column or these bytes, and the result does not use them.
+ *        begins with a copy of its first sample and ends with a copy of its last, because upsampling reads one sample
+ *        beyond each end.
+ *     2. SPARE bytes follow the last plane, because vectors read whole LINEs.  What a vector reads beyond its column is
+ *        the next column or these bytes, and does not reach the result.
  *     3. Planes come from a file or from other processes, so their bytes may be anything.  Reading them is safe
  *        nevertheless: the function that opens planes checks that there are as many bytes as the shape needs.
  *

@@ -36,40 +36,41 @@ cdef class Steps:
     NOTE [ One step ]
 
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
-           can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all that is half done: the
-           index that was drawn and not opened, and the batch that was taken and not handed out.  The next call
-           continues from there.  A handler may also raise behind next(), before the iterator has returned the batch.
-           So next() keeps it in `unreturned`, and gives it once more, until the iterator's last line sets that to None.
-           Only the main thread runs handlers, so only its batches are kept.
+           can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
+           that was drawn but not opened, and the batch that was taken but not handed out.  The next call continues from
+           there.  A handler may also raise after next() has returned, but before the iterator returns the batch.  So
+           next() keeps the batch in `unreturned`, which the iterator's last line sets to None.  If that line was not
+           reached, the following next() returns the batch again.  Only the main thread runs handlers, so only its
+           batches are kept.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
            following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
            raise each time, and the user would never get the batches that are ready.
         2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
            ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
            (source.py).
-        3. Several threads may call next() of one iterator.  One of them is in here.  The others wait until it has left,
-           on a lock that is used for nothing else.  The GIL makes reading and setting `occupied` one step.
+        3. Several threads may call next() of one iterator.  Only one of them runs this code.  The others wait until it
+           has left, on a lock that nothing else uses.  The GIL makes reading and setting `occupied` one step.
         4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
         5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices
-           (next_epoch.py), and opens its batches while those of the current one are taken.  They are two objects with
-           numbers of their own, so an error in the next epoch leaves the current one unchanged.  The next epoch is
-           then marked as failed.  iter() begins it again, and raises the error if it comes again.
-        6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
-           then comes in the batch's place, and counts as the batch.  A lack of memory is not the batch's fault, so its
-           index stays, and the next call tries once more.
+           (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
+           an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
+           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
+        6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
+           fails too, next() raises the error in place of the batch, and the error counts as the batch.  A lack of
+           memory is not the batch's fault.  So its index stays, and the following call tries once more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
-           iterator also gives END, but its epoch stays where it is.
+           iterator also returns END, but its epoch keeps its place.
         8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a
            program that continues after an error must get the same batches as from torch.  The exception counts as that
-           batch, as each error in a batch's place does.  Otherwise all later counts would be one batch short, and a
-           resumed run would repeat a batch.
+           batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one batch
+           short, and a resumed run would repeat a batch.
         9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
-           window.  If the window cannot be opened, its batches are opened one by one, until the one at fault comes
-           first.  Rule 6 applies to that one.
-       10. The thread that is in here may call next() once more: from a signal handler, or from a sampler that iterates
-           over its own loader.  That can only be an error.  So can a call of next() from a handler while this thread
-           is in iter(): between draining one epoch and beginning the other, there is no batch to wait for.
+           window.  If the window cannot be opened, its batches are opened one by one, until the batch at fault comes
+           first.  Rule 6 applies to that batch.
+       10. The thread that runs this code may call next() again: from a signal handler, or from a sampler that iterates
+           over its own loader.  That is always an error.  A handler's call of next() is also an error while the thread
+           is in iter(): between draining one epoch and beginning the next, there is no batch to wait for.
 
     Args:
         ring: the trainer's side, with the epochs whose batches are opened and taken.

@@ -3,17 +3,17 @@
 
 NOTE [ Private view ]
 
-Training code writes to batches, for example to normalise them.  The writes of one reader must be seen neither by other
-readers nor by the worker that fills the slot next.  So each process that reads maps the payloads a second time,
-privately (MAP_PRIVATE).  Reading costs no more than with a shared mapping.  The first write to a page gives this
-process its own copy of the page.  Later the copy would hide the next batch in the slot.  So before a payload is lent
-again, the written pages must be dropped.  There are three ways to find them, and the first one that this machine allows
+Training code writes to batches, for example to normalise them.  Neither other readers nor the worker that fills the
+slot next may see one reader's writes.  So each process that reads maps the payloads a second time, privately
+(MAP_PRIVATE).  Reading costs no more than with a shared mapping.  The first write to a page gives this process its own
+copy of the page.  Once the slot is filled again, that copy would hide the new batch.  So the written pages must be
+dropped before a payload is lent again.  There are three ways to find them, and the first one that this machine allows
 is used:
 
     "noted"     The kernel records first writes (userfaultfd with asynchronous write protection, Linux 6.7), and one
                 ioctl (PAGEMAP_SCAN) lists those pages.
     "looked up" /proc/self/pagemap shows for each page whether it belongs to the file.
-    "dropped"   All pages are dropped and mapped again, if there is no /proc: some milliseconds for 38 MB.
+    "dropped"   If there is no /proc, all pages are dropped and mapped again, in some milliseconds for 38 MB.
 
 docs/readers.md has the times that we measured for the first two.
 

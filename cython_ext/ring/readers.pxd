@@ -4,9 +4,9 @@
 NOTE [ Readers ]
 
 Several processes of a machine may read the batches of one ring.  One of them is the **conductor**.  It draws indices,
-opens batches, revokes claims and counts, as a trainer without readers does.  It may also read batches itself, and keeps
-its own records of those (Slots).  The other processes are **readers**: they take batches in order and lend them.  Each
-reader has an index from 0 to 31, and the bit of that number.
+opens batches, revokes claims and keeps the counts, as a trainer without readers does.  It may also read batches itself.
+In that case Slots records which payloads it lends; the words below do not.  The other processes are **readers**: they
+take batches in order and lend them.  Each reader has an index from 0 to 31, and the bit of that number.
 
 Each payload has one word, `due:32 | held:32`, with a bit for each reader in both halves.  A reader is *due* until it
 has taken the payload's batch.  It *holds* the payload while it reads or lends it.
@@ -20,25 +20,27 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     conductor: admit()      gives a new reader an index.  The reader becomes due for all batches that are opened later.
                             It may also become due for batches that the ring still has, if their payloads were not
                             given to other batches since
-    conductor: drop(r)      clears r's bit in due, in all payloads.  It leaves r's bit in held.  If no reader is left, it
-                            keeps the lowest sequence that r was due for, and the next reader begins there
-    conductor: bury(r)      clears both bits of r, and tolls both bells, when r is dead (its pidfd is readable), or has
-                            closed and holds nothing.  Only then may another reader get the index
+    conductor: drop(r)      clears r's bit in due, in all payloads, and leaves r's bit in held.  If no reader is left,
+                            the conductor remembers the lowest sequence that r was due for, and the next reader begins
+                            there
+    conductor: bury(r)      clears both bits of r, and tolls both bells.  The conductor does this when r is dead (its
+                            pidfd is readable), or has closed and holds nothing.  Only then may another reader get the
+                            index
 
-    1. The entry of s is used for s + R when no reader is due for s and the conductor has taken s.  Readers take in
+    1. The entry of s may be used for s + R once no reader is due for s and the conductor has taken s.  Readers take in
        order, so one number is enough: `all_took`, the lowest sequence that a reader or the conductor has not taken yet.
-    2. A payload is filled when its word is 0 and the conductor does not lend it.
-    3. While a reader is due for s, the entries of s are not opened again, so the reader's copy of their descriptions is
-       whole.  If the reader was dropped meanwhile, the copy may be torn.  But then the reader's CAS fails, and it
-       discards the copy.
+    2. A payload may be filled again once its word is 0 and the conductor does not lend it.
+    3. While a reader is due for a batch, the entries of that batch are not opened again.  So the descriptions that the
+       reader copies are whole.  If the reader was dropped meanwhile, its copy may be torn.  But then its CAS fails, and
+       it discards the copy.
     4. The word needs no generation counter.  A dropped reader may still try to take a batch.  As long as that is
        possible, its bit is not set in any word again.  So its CAS fails, however the word has changed in the meantime.
        A living reader first makes sure that it takes nothing more (AttachedSide.leave()), and then closes its
        connection.  Another reader gets the same bit only when no word has that bit.  Otherwise the death of the second
        reader would free payloads that the first reader still lends.
     5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
-       needs one payload for each batch under way, and the `spare` payloads of all readers.  The conductor may wait
-       until such a copy is made, but never until a tensor dies.
+       needs one payload for each batch under way, and `spare` more for each reader.  The conductor may wait until such
+       a copy is made, but never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
        Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
        the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  A reader that is
@@ -54,7 +56,7 @@ Rare events are messages over a socket: an epoch begins or ends, an error comes,
 a thread receives them, and raises the reader's alarm for each.  The same thread notices the conductor's death, by its
 pidfd.
 
-tests/core/model/readers_model.py explores all of this in every interleaving, and the faults that break it.
+tests/core/model/readers_model.py explores every interleaving of all this, and also the faults that break it.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

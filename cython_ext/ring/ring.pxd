@@ -5,8 +5,8 @@ NOTE [ Slot ring ]
 
 The ring has two arrays:
 
-    entries    R of them.  Each has the word of one sequence (atomics.h) and an area for the task and for the worker's
-               description of the batch.  Sequence s lives in entry s % R, and sequence s + R after it.
+    entries    There are R.  Each has the word of one sequence (atomics.h) and an area for the task and for the worker's
+               description of the batch.  Sequence s lives in entry s % R, and sequence s + R comes after it there.
     payloads   The memory for the bytes of batches.  An entry names the payload that its sequence fills.  In the
                documentation for users, payloads are the *slots*.
 
@@ -29,23 +29,23 @@ A worker may read the tasks of OPEN sequences that name it before it claims them
 These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead
 workers.  A worker does not read tasks that are open for ANY, because another one may claim them at any moment.
 
-A worker may claim several sequences before it publishes the first of them, as a stand-in does: NOTE [ Far workers ] in
-stand_in.py (claims.pyx).  put_aside() only records, in this process, which payload a claim is for.  take_up() continues
-with that claim.  While a claim is put aside, the worker does not sleep on its bell (it uses claim_at_once()), because
-the trainer may be waiting for the very batch that is put aside.  Each claim stays in its own word, so revoke() finds
-all of them.  Chunks are not put aside.
+A worker may claim several sequences before it publishes the first of them (claims.pyx), as a stand-in does:
+NOTE [ Far workers ] in stand_in.py.  put_aside() only records, in this process, which payload a claim is for.
+take_up() continues with that claim.  While a claim is put aside, the worker does not sleep on its bell (it uses
+claim_at_once()), because the trainer may be waiting for the very batch that is put aside.  Each claim stays in its own
+word, so revoke() finds all of them.  Chunks are not put aside.
 
 With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
-trainer rings one bell after the other until a worker wakes.  One is enough: a worker that is awake looks at everything
-before it sleeps, and claiming clears its sleeper bit (ring_rise).
+trainer rings one bell after the other until a worker wakes.  One worker is enough: a worker that is awake looks at
+everything before it sleeps, and claiming clears its sleeper bit (ring_rise).
 
 A batch in chunks is several consecutive sequences that name the same payload.  Each worker writes the rows of its
 chunk, and describes them in the entry of its own sequence.  The trainer opens the chunks only if the ring has room for
 all of them, and takes the batch when all are READY.
 
 With `in_order=False`, a slow batch must not hold up the others.  So the trainer takes the lowest sequence that is
-READY.  If an entry is still in use when its next sequence should be opened, that sequence is left out, and never used.
-Workers cannot walk then, so both sides search all entries instead (lowest()).
+READY.  If an entry is still in use when its next sequence should be opened, the trainer skips that sequence, and never
+uses its number.  Workers cannot walk the sequences then, so both sides search all entries instead (lowest()).
 
 A batch that is handed out keeps its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
 trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  So one payload for
@@ -55,8 +55,8 @@ to die.
 If a worker holds on to a payload (its collate function keeps what it returned), the batch is KEPT.  The trainer copies
 it out, takes a payload from the reserve instead, and does not use the kept one while that worker lives.  From then on,
 the worker no longer collates into payloads.  So it keeps one payload at most, and one payload in reserve for each
-worker is enough.  A batch in chunks is KEPT if any chunk is, and its payload is left alone while any of those workers
-lives.
+worker is enough.  A batch in chunks is KEPT if any of its chunks is.  Its payload is then left alone while any worker
+that kept one of its chunks lives.
 
 A worker may die anywhere.  One CAS both claims a sequence and records the claimer, and one CAS both publishes it and
 lets go of it.  So the sequences that a dead worker held are those whose CLAIMED names it.  The trainer reaps the
@@ -70,11 +70,12 @@ The other workers may have passed over a sequence that is open for ANY.  So revo
 every bell.  A worker that sees a new count starts to walk again R sequences earlier.  Only R sequences can be in the
 ring, so all sequences before those are finished.
 
-Workers run other people's code, and some of it writes to memory that is not its own.  It can reach the control words.
-So each side knows the layout itself, and checks each word against it before use.  It reads the word once (ring_once),
-so that the word cannot change between the check and the use.  No sum in a check can overflow.  An impossible value is
-an exception (overwritten()).  The trainer does not read back what it has written itself (sequences.pyx).  Pickles are
-trusted, as in torch: workers run the user's code, so a forged pickle could do no more than that code.
+Workers run other people's code, and some of it writes to memory that is not its own.  Such writes can reach the control
+words.  So each side keeps its own copy of the layout, and checks each word against it before use.  It reads the word
+once (ring_once), so that the word cannot change between the check and the use.  No sum in a check can overflow.  An
+impossible value raises an exception (overwritten()).  The trainer does not read back what it has written itself
+(sequences.pyx).  Pickles are trusted, as in torch: workers run the user's code, so a forged pickle could do no more
+than that code.
 
 NOTE [ Windows ]
 

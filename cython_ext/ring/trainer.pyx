@@ -3,9 +3,9 @@
 
 NOTE [ Sleep ]
 
-Whichever process sleeps on a bell calls PyErr_CheckSignals() before each sleep, whatever woke it up.  A signal may come
-while it is awake, for example while it waits for the GIL behind a wake-up.  Then the kernel interrupts no sleep, and
-CPython only notes the signal.  If the process slept again without asking, the handler would not run until the next
+Each process that sleeps on a bell calls PyErr_CheckSignals() before each sleep, whatever woke it up.  A signal may come
+while it is awake, for example while it waits for the GIL behind a wake-up.  Then there is no sleep to interrupt, and
+CPython only notes the signal.  If the process slept again without this check, the handler would not run until the next
 wake-up, and a Ctrl-C would do nothing.  One gap remains: a signal that arrives between this check and the sleep is
 handled only after the next wake-up.
 """

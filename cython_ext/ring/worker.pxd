@@ -4,10 +4,11 @@
 NOTE [ Forked children ]
 
     A dataset may fork a process.  The child has a copy of the worker and maps the same ring.  It may collate.  It may
-    also leave the dataset's code, by returning or by an exception, and would then continue as a second worker of the
-    same number, in its parent's slot.  So each WorkerSide records how many forks had happened when it was made:
+    also leave the dataset's code, by returning or by an exception.  It would then continue as a second worker with the
+    same number, in its parent's slot.  So each WorkerSide records a count that every fork increments in the child
+    (forks.h):
 
-    1. If there were more forks since, this is a child, and every method that would touch the ring raises instead.
+    1. If the count has grown since then, this is a child, and every method that would touch the ring raises instead.
     2. In a child, default_collate makes tensors outside the slot, as it does in any other thread (batch_writer.pyx).
     3. If an exception leaves the dataset's code in a child, the child ends with that exception, as any process does
        (loop.py).  A child that returns from the dataset's code calls a method of the ring next, and ends with the error

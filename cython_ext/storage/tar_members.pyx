@@ -7,11 +7,11 @@ Python's tarfile knows every kind of tar, but lists only 54,000 members a second
 headers.  So this module reads plain headers in C, and stops at the first one that is not plain.  Then tarfile lists the
 shard from its beginning (shmloader/storage/tar_listing.py).
 
-Plain headers are those of members, links and folders in the old format, ustar's and GNU's, with sizes in octal or base
-256; long names of GNU's and pax's; and pax records that change neither the bytes nor the character set.  All others are
-odd: sparse members, sizes that are no numbers, wrong checksums, two long names for one member.
+Plain headers are: those of members, links and folders in the old format, in ustar's or in GNU's, with sizes in octal or
+base 256; long names in GNU's or in pax's form; and pax records that change neither the bytes nor the character set.
+All others count as odd: sparse members, sizes that are no numbers, wrong checksums, two long names for one member.
 
-Both ways have to find the same members.  tests/storage/test_tar_members.py compares them.
+This module and tarfile must find the same members.  tests/storage/test_tar_members.py compares them.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -3,7 +3,7 @@
 NOTE [ Shells ]
 
 A batch in chunks is joined from rows.  The rows of plain tensors and arrays lie in the slot, and lists with one object
-a sample lie beside it.  Their container may be of any class: an OrderedDict, a list with attributes, a dataclass with
+per sample lie beside it.  Their container may be of any class: an OrderedDict, a list with attributes, a dataclass with
 slots, a tensor of a subclass.  Such a shell comes from the first chunk, and the trainer puts the rows of all chunks
 into it.
 

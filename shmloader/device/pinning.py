@@ -15,9 +15,9 @@ delivered in its slot, with `is_pinned()` true and no copy.
     3. torch knows which streams copy out of memory that it has allocated, and waits for them before it uses that memory
        again.  It does not know our memory.  A copy that began with `non_blocking=True` may still run long after the
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death does not free
-       the slot.  It only notes which streams are current, on all devices, in the thread where it dies.  That reads a
-       few words and does not call CUDA.  A call to CUDA there, with the GIL held, could wait for a thread that waits
-       for the GIL.
+       the slot.  It only records which streams are current, on all devices, in the thread where the lease dies.  That
+       reads a few words and does not call CUDA.  A call to CUDA there, with the GIL held, could wait for a thread that
+       waits for the GIL.
        When the next batch is handed out, events are recorded: on the noted streams, on those that are current now, and
        on all others that may have a copy because they were current in some thread while the batch was lent
        (NOTE [ Streams ]).  Recording the events later than the death does no harm, because a later event covers more
@@ -35,11 +35,11 @@ delivered in its slot, with `is_pinned()` true and no copy.
        again at the next hand-out.  That holds even if the capture is over by then, because we compare the number of
        captures before and after.  All calls are made in the thread's relaxed mode, so they break no capture of another
        thread.  Waiting for a whole device would, so a capture begins only when that wait is over.
-    5. When the iterator ends, it waits for the device, so that no copy runs, not even an unknown one.  Then slots that
-       are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a device is not
-       allowed, and events must be enough.  A slot that is lent, or read by a copy, stays locked and mapped until its
-       lease has died and its events have passed.  That is checked when another locked ring hands out a batch, begins or
-       ends.
+    5. When the iterator ends, it waits for the device, so that no copy still runs, not even one that we do not know of.
+       Then slots that are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a
+       device is not allowed, so the events alone have to be enough.  A slot that is lent, or read by a copy, stays
+       locked and mapped until its lease has died and its events have passed.  That is checked when another locked ring
+       hands out a batch, begins or ends.
     6. A forked process uses no device: leases note nothing and free nothing there.
 """
 

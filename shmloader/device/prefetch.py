@@ -8,11 +8,11 @@ NOTE [ Prefetcher ]
        how many batches are ready, and makes no more than `depth`, whatever their size.  Both queues sleep in the
        kernel, without polling.
     2. The thread has a reference to the source, the stage and the queues, but none to the iterator.  So an iterator
-       that is dropped is collected, and its end ends the thread.  A thread lives for one epoch, and shares a Run with
+       that is dropped is collected, and the thread ends with it.  A thread lives for one epoch, and shares a Run with
        its caller.
-    3. To end the thread, a flag is set, which the thread reads before each batch.  If the thread waits for the caller,
-       we wake it.  If it waits for a batch, we interrupt the source.  If it is in the user's code (`on_device`, a
-       sampler, the dataset of a loader without workers), we cannot interrupt it.
+    3. To end the thread, we set a flag that the thread reads before each batch.  If the thread waits for the caller, we
+       wake it.  If it waits for a batch, we interrupt the source.  If it is in the user's code (`on_device`, a sampler,
+       the dataset of a loader without workers), we cannot interrupt it.
     4. So a new epoch waits until the old thread has ended, however long that takes (torch's loader waits for its
        workers in the same way).  The source is never reset while a thread uses it.  The wait takes no CPU, and Ctrl-C
        ends the wait.  After that Ctrl-C the iterator has ended, but the thread still runs, and the next epoch waits for
@@ -26,8 +26,8 @@ NOTE [ Prefetcher ]
        moment when the batch leaves the queue until next() returns it.  A batch's number may be reported twice, and
        ending the iterator or the thread twice does no harm.  threading's is_alive() proves nothing: until Python 3.12,
        an interrupted join() marks a living thread as ended.
-    7. Without a thread (depth 0), an exception of `on_device`, also KeyboardInterrupt, comes in the place of the batch
-       as well.
+    7. Without a thread (depth 0), an exception of `on_device`, even KeyboardInterrupt, also comes in place of the
+       batch.
     8. If code asks for an attribute of torch's iterator that this iterator lacks (`_workers` for example), it gets the
        source's attribute.
 """

@@ -5,13 +5,12 @@ NOTE [ Far workers ]
     1. A far worker is a process on another machine that has the dataset and makes batches.  Its stand-in claims
        sequences as any worker does, sends the indices, the seed and the epoch of each sequence, receives the batch
        straight into the slot, and publishes.  To the ring, a stand-in is a worker, so order, revocation, replacement
-       and the end need no other code.
+       and shutdown need no code of their own.
     2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
        (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
        our slot.  So the description of a batch travels unchanged, and nothing is pickled for the wire.
     3. The far worker connects to the stand-in's door (a listening socket, door.py), and not the other way round.  The
-       port stays the same when a stand-in or a far worker is replaced, so neither of them needs a new address of the
-       other.
+       port stays the same when a stand-in or a far worker is replaced, so neither has to learn a new address.
     4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was
        silent for `heartbeat` seconds, or it sent bytes that no far worker sends.  Then the kernel reports the death of
        a worker, and `on_worker_death` decides as for a local worker.  With "respawn", the sequences that the stand-in
@@ -35,7 +34,7 @@ NOTE [ Far workers ]
        as silence.
     9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
        and layout are checked against the slot before its bytes are received (frames.py, layout.py).  Then plans and
-       objects are unpickled.  We trust them as much as what Ray carries, which is pickled too.
+       objects are unpickled.  We trust them as much as Ray's own messages, which are pickled too.
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ class Canvas:
     def cut(self, left: int, top: int, width: int, height: int) -> None:
         """Crop to a part; what lies outside the picture is black."""
         if width < 1 or height < 1:
-            raise ValueError(f"a transform crops the picture to {width} x {height} pixels. Each side needs at least 1.")
+            raise ValueError(
+                f"a transform crops the picture to {width} x {height} pixels. Each side needs at least 1. Change the "
+                "transform, or leave this picture out."
+            )
         if self._view is not None and self._view.can_be_cut(left, top, width, height):
             self._view.cut(left, top, width, height)
         else:
@@ -101,7 +104,8 @@ class Canvas:
         """Resize by the filter of Pillow's number, while decoding where that gives the same pixels."""
         if width < 1 or height < 1:
             raise ValueError(
-                f"a transform resizes the picture to {width} x {height} pixels. Each side needs at least 1."
+                f"a transform resizes the picture to {width} x {height} pixels. Each side needs at least 1. Change "
+                "the transform, or leave this picture out."
             )
         if self._view is not None and self._view.can_be_resized(self._exact):
             self._view.resize(height, width, resample)

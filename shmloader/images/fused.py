@@ -209,8 +209,8 @@ def fuse(
     for name in ("image", "label"):
         if name in given:
             raise TypeError(
-                f"fuse() got {name}={options[name]!r}, but {type(dataset).__name__} has no columns. Only a Hugging "
-                f"Face dataset and Shards have. Leave {name} out."
+                f"fuse() got {name}={options[name]!r}, but {type(dataset).__name__} has no columns. Only Hugging "
+                f"Face datasets and Shards have columns. Leave {name} out."
             )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)

@@ -263,7 +263,10 @@ class Host:
         if self._is_group:
             known = [reader for reader in self._joined if reader.pid == wire.pid]
             if not known:
-                raise RuntimeError(f"Process {wire.pid} is none of the group that reads this loader.")
+                raise RuntimeError(
+                    f"Process {wire.pid} is not in the group that reads this loader. Only the ranks of the group that "
+                    "readers= names can read it."
+                )
             (reader,) = known
             if reader.wire is not None:
                 reader.wire.close()

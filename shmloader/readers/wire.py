@@ -48,10 +48,12 @@ class Wire:
         if uid != os.geteuid():
             raise PermissionError(
                 f"The process at the other end (pid {self.pid}) is user {uid}'s, and this one is user "
-                f"{os.geteuid()}'s. Batches are shared among processes of one user. Run both as one."
+                f"{os.geteuid()}'s. Batches are shared among processes of one user. Run both as the same user."
             )
         if self.pid <= 0:
-            raise ProcessLookupError("The process at the other end is not in this pid namespace. Run both in one.")
+            raise ProcessLookupError(
+                "The process at the other end is not in this pid namespace. Run both in the same one."
+            )
         self.death = _death_of(sock, self.pid)
 
     def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:

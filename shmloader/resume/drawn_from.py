@@ -7,14 +7,14 @@ user changes the sampler in between, its weights for example, the change must co
 attributes of the sampler, and of the samplers inside it, are recorded before the first draw and compared at iter().  If
 they differ, the order is drawn again.
 
-    1. A record is one pickle for each attribute.  Lists and small objects count by content.  Tensors are compared by
-       identity and version.  Up to HASHED bytes they are also compared by content, because a NumPy array over the same
-       memory may change it without a new version.  Datasets of torch's own samplers count by identity and length,
-       because these samplers use nothing else of them.  If an attribute is larger than a bound, or cannot be pickled,
-       the sampler cannot be compared, and its epochs are not prefetched.
-    2. torch's samplers change no attribute when they draw.  Others may, so they are recorded after each draw as well.
-       So a change between two draws comes from other code.  Before such an order is drawn again, the changes that the
-       draws made are undone, except in attributes that other code has changed since.
+    1. A record is one pickle for each attribute.  Lists and small objects are compared by content.  Tensors are
+       compared by identity and version.  Up to HASHED bytes they are also compared by content, because a NumPy array
+       over the same memory may change it without a new version.  The datasets of torch's own samplers are compared by
+       identity and length, because these samplers use nothing else of them.  If an attribute is larger than a bound, or
+       cannot be pickled, the sampler cannot be compared, and its epochs are not prefetched.
+    2. torch's samplers change no attribute when they draw.  Other samplers may, so their attributes are recorded after
+       each draw as well.  Any change between two draws then comes from other code.  Before such an order is drawn
+       again, the changes that the draws made are undone, except in attributes that other code has changed since.
     3. The same holds for the samplers' own generators: a generator that other code has set since then stays as it is.
 """
 

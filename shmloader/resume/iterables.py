@@ -4,15 +4,15 @@ NOTE [ Cells ]
 
 A worker asks its stream for its state after each batch, and at the stream's end.  It writes the state into a cell of
 the ring before it publishes the batch, or the end.  Each task names the cell.  Pages are committed when cells are
-written.  So the trainer finds every state in shared memory, and copies none for each batch.
+written.  So the trainer finds every state in shared memory, and need not copy one with each batch.
 
     1. A cell is in use from the opening of its sequence until a later state of the same worker takes effect.  A state
        takes effect when its batch is handed out, when its worker has ended, or when its batch is dropped because the
        user has left the epoch.  This frees the worker's former cell.  If a batch is dropped for any other reason, its
        own cell becomes free when the next batch is taken.
     2. So the cells in use are: one for each sequence in flight; one for each worker, with the state that took effect
-       last; and one for the batch that was taken and not handed out yet.  Taking a batch ends its sequence's flight, so
-       no batch counts twice.
+       last; and one for the batch that was taken and not handed out yet.  A sequence is no longer in flight once its
+       batch is taken, so no batch counts twice.
     3. A sequence is opened only while fewer than `entries` are in flight.  At that moment at most (entries - 1) +
        workers + 1 cells are in use.  The ring has one cell more, so one is free.  TrainerSide.check_may_open() checks
        that.

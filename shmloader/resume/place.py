@@ -12,8 +12,8 @@ NOTE [ Place ]
        continues its own epoch.
     5. Saving a state draws nothing.  If a state needs the seed that a RandomSampler has drawn, the seed is computed
        only then: we kept the generator's state from before the draw, and draw once more from a copy of that state.  A
-       resumed epoch takes its base seed from the state.  Every generator is then where it would be in the run that was
-       not interrupted, if the user has restored the global one too.
+       resumed epoch takes its base seed from the state.  Every generator is then in the state that it would have in an
+       uninterrupted run, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
        that name, beside the user's own epoch.  If set_epoch() names another epoch number than the one that was
        predicted, the early epoch is given up.  iter() then starts from the early epoch's state, with the new number.

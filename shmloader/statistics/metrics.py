@@ -2,15 +2,16 @@
 
 NOTE [ Metrics ]
 
-    1. Nothing is sent, and nothing listens unless a port is named.  Then each process has one HTTP server on it, from
-       the first iterator on, in a thread that sleeps until a request comes.  It listens on 127.0.0.1 only, unless
-       SHMLOADER_METRICS_ADDRESS names another address, because it has no authentication.  If several ranks share a
-       machine (LOCAL_RANK), rank k listens on the port plus k.
+    1. shmloader sends nothing, and listens only if a port is named.  In that case each process has one HTTP server on
+       that port, from its first iterator on, in a thread that sleeps until a request comes.  It listens on 127.0.0.1
+       only, unless SHMLOADER_METRICS_ADDRESS names another address, because it has no authentication.  If several ranks
+       share a machine (LOCAL_RANK), rank k listens on the port plus k.
     2. Figures are made when a request comes, from the accounts of all living loaders.  So they cost nothing between
        requests.  A figure that only grows is a counter, so the reader can compute any rate.
-    3. A run must not end because of its metrics: a port that is taken, or is no port, is a RuntimeWarning.
+    3. A run must not end because of its metrics: a port that is in use or invalid gives only a RuntimeWarning.
     4. Workers do not listen, and neither does a loader that a dataset makes in a worker.  A forked process closes the
-       socket that it inherits.  Otherwise it would keep the port from the next run, which may begin before it ends.
+       socket that it inherits.  Otherwise the forked process would keep the port from the next run, which may begin
+       before that process ends.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 NOTE [ Index file ]
 
-The file begins with a magic, and the place and length of a header.  Columns follow, each at a multiple of 64 bytes.
-The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an array of words,
-or text; a text has a second column with the end of each piece.  All processes map the one file, so it is in memory
-once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array and takes less
-than a microsecond.
+The file begins with a magic string, followed by the place and length of the header.  Columns follow, each at a multiple
+of 64 bytes.  The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an
+array of words, or text; a text has a second column with the end of each piece.  All processes map the one file, so it
+is in memory once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array
+and takes less than a microsecond.
 
 A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
 keeps it, two processes that make the file at once write the same bytes, and a death leaves no half-written file.
@@ -109,7 +109,10 @@ class IndexFile:
                 raise ValueError(f"{path} is no index of shards")
             _, at, length = _HEADER.unpack(head)
             if at + length != size:
-                raise ValueError(f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}")
+                raise ValueError(
+                    f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}. Delete it, and make "
+                    "the dataset again"
+                )
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         header = json.loads(self._map[at : at + length])
         self.kind: str = header["kind"]
@@ -124,7 +127,10 @@ class IndexFile:
         for name, (kind, place, count) in header["columns"].items():
             width = {"u8": 8, "u4": 4, "text": 1}[kind]
             if place + width * count > at:
-                raise ValueError(f"{path} is damaged: its column {name!r} goes on behind its end")
+                raise ValueError(
+                    f"{path} is damaged: its column {name!r} ends beyond the file's columns. Delete it, and make the "
+                    "dataset again"
+                )
             self._columns[name] = whole[place : place + width * count].cast(_FORMATS[kind])
 
     def __getitem__(self, name: str) -> Any:

@@ -5,7 +5,7 @@ NOTE [ Remote files ]
     1. fsspec refuses a file system in a process that was forked after it was made.  So each process has its own, made
        when it first reads (`OfThisProcess`).
     2. The trainer must have no other thread when it forks workers.  It asks some questions before that: which files
-       match a pattern, and what an index needs.  They run in a thread with its own event loop, which is joined at once
+       match a pattern, and what an index needs.  A thread with its own event loop asks them, and is joined at once
        (`asking`).  So fsspec's own thread never starts in the trainer.
     3. A worker has many requests under way.  Asynchronous file systems (s3, gs, http) take any number at a time, on
        their own event loop.  Other file systems (hf) are called in a few threads of ours.

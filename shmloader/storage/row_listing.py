@@ -27,7 +27,9 @@ def pyarrow(module: str = "pyarrow") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError("Parquet and Arrow files are read by pyarrow: pip install 'shmloader[parquet]'") from error
+        raise ImportError(
+            "Parquet and Arrow files need pyarrow, which is not installed. Run pip install 'shmloader[parquet]'."
+        ) from error
 
 
 def list_rows_local(kind: str, path: str) -> RowListing:

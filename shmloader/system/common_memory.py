@@ -10,11 +10,12 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
        processes of the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  A process that opens that
        link has the same memory, and keeps it, even if the other one ends at that moment.  So nothing is passed on,
        there is no server, and no death takes the memory away from the others.
-    3. Two processes that search at the same time find nothing, and would make two memories.  So a process that finds
-       nothing searches again, and makes it, under a lock on the file of its pid namespace, /proc/self/ns/pid.  Every
-       process has that file, and none can leave it behind.  The kernel releases the lock when its holder ends.  The
-       lock reaches as far as /proc does: a process that does not see another one does not wait for it either.  It is
-       held for milliseconds, when a machine's first dataset is made, and never while samples are made.
+    3. Two processes that search at the same time could both find nothing, and make two memories.  So a process that
+       finds nothing takes a lock on the file of its pid namespace, /proc/self/ns/pid.  Under the lock it searches
+       again, and makes the memory if there still is none.  Every process has that file, and none can leave it behind.
+       The kernel releases the lock when its holder ends.  The lock reaches as far as /proc does: a process that does
+       not see another one does not wait for it either.  It is held for milliseconds, when a machine's first dataset is
+       made, and never while samples are made.
     4. Any user of the namespace could keep that lock, so no process waits longer than PATIENCE for it.  After that
        there may be two memories, each with its own budget.  That wastes memory but is no error.
     5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no

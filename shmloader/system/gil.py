@@ -2,15 +2,15 @@
 
 NOTE [ GIL ]
 
-Only the trainer has several threads in the core.  `next()` runs in one of them, but a batch may die in any other, and
-its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
+Only in the trainer do several threads run code of the core.  `next()` runs in one of them, but a batch may die in any
+other, and its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
 
     free_slots      give_back() and pick() push to the same stack and pop from it, in two threads.  One slot goes to
                     two batches, and the second overwrites the first.  `lent` and `returned` change in the same way.
     lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
     next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
     reclaim         `reclaiming` does the same for the slots that a copy to a device still reads.
-    current         `here` and `left` say which stream is current.  If one is missed, a slot is filled too soon.
+    current         `here` and `left` say which stream is current.  If a stream is missed, a slot is filled too soon.
     cuda_driver     pools of events: one event is taken twice.
     figures, turns, log, progress
                     plain sums: a count is lost, so a report or a saved state is wrong by one.

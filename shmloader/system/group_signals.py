@@ -8,8 +8,9 @@ NOTE [ Group signals ]
     2. So a worker drops these three, by a handler in C (process.pyx).  The kernel restarts system calls after it.  Two
        cases are not dropped.  A SIGTERM from the trainer ends the worker at once, because multiprocessing ends its
        daemons like that at exit.  And a signal that a worker sends itself acts as in torch.
-    3. They are not ignored (SIG_IGN).  That would survive exec, so a program that the dataset starts could not be
-       ended.  And at exit multiprocessing would wait for ever for a daemon that ignores its SIGTERM.
+    3. A worker does not ignore them (SIG_IGN), because an ignored signal stays ignored after exec.  So a program that
+       the dataset starts could not be ended.  And at exit multiprocessing would wait for ever for a daemon that ignores
+       its SIGTERM.
     4. This holds from the first moment: the thread that starts a worker blocks the three, fork and exec pass the block
        on, and the worker unblocks them when its handler is in place.  It does not hold under forkserver, because there
        the server forks.  A signal to the group may then end a worker that is still importing torch; and it ends the

@@ -164,7 +164,10 @@ def receive(channel: socket.socket) -> Message | None:
             for fd in descriptors:
                 os.close(fd)
             if packet:
-                raise OSError("no descriptor is left for a message of the trainer (ulimit -n)")
+                raise OSError(
+                    "a worker could not receive a descriptor from the trainer, because it may open no more files "
+                    "(ulimit -n). Raise the limit, or have the dataset keep fewer files open."
+                )
             return None
         kind, number, first, count = _HEADER.unpack(packet)
         message = Message(kind, number, first, descriptors)

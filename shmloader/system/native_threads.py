@@ -2,16 +2,16 @@
 
 NOTE [ Fork beside threads ]
 
-A forked process has one thread.  A library that gives work to a pool of threads waits there for ever, unless it starts
-the pool again after a fork.  We tried each library: used it, forked, and used it in the child.  polars, jax, lance 0.30
-and an OpenMP that torch does not use (scikit-learn's) hung, and gRPC crashed.  These worked: numpy's OpenBLAS, pyarrow,
-tokenizers, OpenCV, lance 14 (since October 2025 lance starts its threads again), and gRPC with
+A forked process has one thread.  In it, a library that gives work to a pool of threads waits for ever, unless it starts
+the pool again after the fork.  We tried each library: used it, forked, and used it in the child.  polars, jax, lance
+0.30 and an OpenMP that torch does not use (scikit-learn's) hung, and gRPC crashed.  These worked: numpy's OpenBLAS,
+pyarrow, tokenizers, OpenCV, lance 14 (since October 2025 lance starts its threads again), and gRPC with
 GRPC_ENABLE_FORK_SUPPORT=1.  torch's own pools work because torch gives a worker one thread.  LightGBM, XGBoost and
 faiss were not tried; their wheels bring the same OpenMP as scikit-learn's.
 
-A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules is
-not enough: its threads are searched by their names in /proc.  Threads of OpenMP have no names.  They wait inside their
-library, so the address at which the kernel will resume them shows to which copy of the library they belong.
+A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules
+proves nothing.  We look for its threads by their names, in /proc.  Threads of OpenMP have no names.  They wait inside
+their library, so the address at which the kernel will resume them shows to which copy of the library they belong.
 """
 
 from __future__ import annotations

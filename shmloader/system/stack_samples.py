@@ -2,8 +2,8 @@
 
 NOTE [ Stack samples ]
 
-    1. A worker's main thread is sampled every PERIOD while the worker makes one batch in EVERY (16), and not at all in
-       between.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
+    1. While a worker makes one batch in EVERY (16), its main thread is sampled each PERIOD; during other batches it is
+       not sampled.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
     2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  If the line was in
        a C call, the handler runs only after the call.  So the sample counts for that line, once for each period of the
        timer that has passed.  Otherwise a second in C would count as little as an instant in Python.  faulthandler

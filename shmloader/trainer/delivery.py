@@ -6,7 +6,7 @@ A delivered batch is a set of tensors over its payload.  When is the user done w
 views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps the object that exports
 its bytes alive until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and arrays
 are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is free.
-`weakref.finalize` on the tensors would not do: it fires while a `detach()` of one still lives.
+`weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.
@@ -14,13 +14,13 @@ are built over that.  When the last of them dies, in whatever thread, the lease 
        all leaves were copied into one piece of memory, a small target that the user keeps would keep the images' memory
        too.  So `list(loader)` works, a first batch may be kept for ever, and the ring never waits for a tensor to die.
     3. When a lease dies, it only adds its payload's number to a list of its own process.  It may die in any thread, and
-       while the interpreter shuts down.  So it takes no lock, waits for nothing and makes no Python call; a guarded
-       lease makes one, to a built-in function.
+       while the interpreter shuts down.  So it takes no lock, waits for nothing and makes no Python call, except that a
+       guarded lease calls one built-in function.
     4. A lease outlives its ring.  When the ring is closed, a payload that is lent stays mapped until its lease dies.
     5. If slots are page-locked, a copy to a device may outlive the lease, so the lease is guarded: NOTE [ Pinning ].
-    6. A process that is forked while a batch is lent sees the slot, and not a copy of it.  The forked process's batch
-       changes when the trainer has dropped the same batch and the slot is filled again.  So the user must clone the
-       batch, or send it through a queue.
+    6. A process that is forked while a batch is lent sees the slot, and not a copy of it.  If the trainer drops the
+       batch and the slot is filled again, the forked process's batch changes.  So the user must clone the batch, or
+       send it through a queue.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ NOTE [ Shutdown ]
     2. The iterator sets the flag `stop` and tolls every worker's bell, which wakes the worker even if its sleeper bit
        is not set (ring_toll).  Then it ends the watching thread.  It joins all workers, with one deadline for all, then
        terminates and then kills those that are left.  Only then does it give the memory back, because a worker that is
-       still filling a slot must not fault.  If the kernel does not let go of a killed worker, the memory stays until
-       the last process that maps it is gone.
+       still filling a slot must not fault.  If the kernel cannot end a killed worker, the memory stays until the last
+       process that maps it is gone.
     3. When the trainer is gone, each worker ends, whatever it is doing (parents_death.py); a spawned worker ends even
        while it imports the trainer's script.
-    4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
+    4. A forked child that drops its copy of an iterator must not end any worker.  Its pid shows that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ] in delivery.py.
-    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, because
+    6. Rule 1 has an exception: an atexit hook ends the threads that call the device (prefetch.py, pinning.py), because
        a thread that returns from a call into an interpreter that is gone takes the process down with it.
     7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If

@@ -2,19 +2,19 @@
 
 NOTE [ Overlap ]
 
-Without it, workers fall idle one after another once the sampler is exhausted, until the user reaches the end and calls
-iter() again.  Then the trainer waits for a first batch that nobody has begun.  With it, the sampler's next epoch begins
-at once, and its batches are opened as far as there is room (NOTE [ One step ], 5).  So the ring may hold two epochs,
-but never three, because an epoch is prefetched only while the user iterates over the one before it.
+Without an overlap, workers fall idle one after another once the sampler is exhausted, until the user reaches the end
+and calls iter() again.  Then the trainer waits for a first batch that nobody has begun.  With an overlap, the sampler's
+next epoch begins at once, and its batches are opened as far as there is room (NOTE [ One step ], 5).  So the ring may
+hold two epochs, but never three, because an epoch is prefetched only while the user iterates over the one before it.
 
     1. Each task names its batch's epoch, seed, and the argument of the dataset's set_epoch().  The ring keeps the
        order, and each epoch counts its own batches: while any batch of the current epoch is under way, the next one to
        be delivered belongs to it.  So workers need not know of overlaps.
     2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  With
        persistent workers, only the sampler draws.
-    3. The user usually calls set_epoch() between the epochs, which is too late for us.  So we assume that its numbers
-       go on as before.  We set a copy of the DistributedSampler to the assumed number, and leave the sampler itself
-       alone.  The set_epoch() of any other sampler may do anything, so its next epoch is not prefetched.
+    3. The user usually calls set_epoch() between the epochs, which is too late for us.  So we assume that its number
+       grows by as much as it grew last.  We set a copy of the DistributedSampler to the assumed number, and leave the
+       sampler itself alone.  The set_epoch() of any other sampler may do anything, so its next epoch is not prefetched.
     4. iter() checks what was assumed.  If it was wrong, the ring is drained and the epoch begins again, with the same
        drawn seeds: NOTE [ Place ], 6.
 """

@@ -2,40 +2,42 @@
 
 NOTE [ Crew ]
 
-Training and validation are two loaders, of which one is iterated at a time, as a rule.  With workers of their own they
-keep twice the processes and twice the memory, or start workers for each pass.  A crew is one set of workers for both.
+Training and validation are two loaders, and usually only one of them is iterated at a time.  With workers of their own,
+they would keep twice the processes and twice the memory, or would start workers for each pass.  A crew is one set of
+workers for both.
 
-    1. Loaders share the processes, and the memory in turn.  All else is a loader's own: each iterator has a ring, with
-       its words, order, payloads, accounts, figures and deaths, exactly as without a crew.  So nothing of the
-       protocol changes (NOTE [ Slot ring ] in ring.pxd), and nothing of resume, statistics or leases.
+    1. Loaders share the processes, and take turns with the memory.  Everything else belongs to one loader: each
+       iterator has a ring, with its words, order, payloads, accounts, figures and deaths, exactly as without a crew.
+       So the protocol stays the same (NOTE [ Slot ring ] in ring.pxd), and so do resume, statistics and leases.
        We decided against one ring for all loaders, whose entries would name their loader.  Each loader takes batches in
        its own order, so a slow loader would occupy entries that the others need.  The ring would have to keep deaths,
        payload sizes, budgets, page-locking and `spare_slots` for each loader.  Each step of the hot path would look for
        its loader.  A further ring costs only its control words, some 100 KiB.
     2. A worker serves several rings but sleeps on one bell.  That bell lies in a cache line of the crew's board
-       (board.pyx).  Each ring's trainer sounds it, and not the bell in the ring.  A worker announces that it is about
-       to sleep, looks into all rings and for messages, and only then sleeps.  tests/core/model/crew_model.py has that
-       part.
+       (board.pyx).  Each ring's trainer rings that bell, and not the one in its ring.  A worker announces that it is
+       about to sleep, looks into all rings and for messages, and only then sleeps.  tests/core/model/crew_model.py
+       models that part.
     3. A worker makes the batch that is needed first.  To find it, the worker counts for each ring how many batches that
        ring's trainer takes before the one that this worker would make, and chooses the ring with the smallest count.
-       Where two are alike, they take turns.  So a loader that is iterated alone gets all workers, and of two that are
-       iterated at once, the one that has less ready gets more.  None starves.  A batch that was begun is finished
-       first.
+       If two rings have the same count, they take turns.  So a loader that is iterated alone gets all workers, and of
+       two that are iterated at once, the one that has less ready gets more.  None starves.  A batch that was begun is
+       finished first.
     4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
        join carries the ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close
        a ring when each worker with an open or claimed batch there has received the message to leave it.  The other
        workers have nothing open there, so they can claim nothing.  The payloads' pages are freed at once.  The control
        words are freed when the last worker has unmapped them.
-    5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
-       own: crew_loop.py swaps them when a worker turns to another loader.
+    5. A process has one set of random states, one get_worker_info() and one map of torch's collate functions, but each
+       loader needs its own of each.  So crew_loop.py swaps them when a worker turns to another loader.
     6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the dataset and its
        seeds once, at the loader's first epoch.  Without it, each iter() gives workers the dataset as it is then, seeds
        them, and calls `worker_init_fn`.  User code cannot see that the processes live on.
        If workers are forked after a loader with `persistent_workers` was made, they inherit its dataset by the fork.
-    7. A worker that dies is dead for each ring, and each handles it by its own `on_worker_death`.  The first of
-       them starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
-       join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own fault.
-    8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
+    7. A dead worker is dead for every ring, and each ring reacts by its own `on_worker_death`.  The first ring that
+       respawns starts another process.  Each ring that respawns revokes what it had given the dead worker, and has the
+       new one join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own
+       fault.
+    8. A ring that is at rest folds (Slots.fold) as soon as another loader of the crew is iterated: its free payloads
        give their pages back.  Its next epoch commits pages again, as its first one did.  So training and validation,
        one after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
 """

@@ -13,11 +13,11 @@ written where it belongs.  So the batches of a window are cut together:
        go to the worker that has least.  If samples are seeded one by one, rows that a worker has not made yet count as
        part of its share, so a slow worker gets less.
     4. The first batch of a window is ready when nearly all of the window is.  So two windows are under way: one that is
-       made, and one that is handed out.
+       being made, and one that is being handed out.
     5. A task has rows of one batch.  If there would be too many tasks, neighbouring places of a worker share one.
 
-Which worker makes a row depends on what was cut before.  This changes no value, except random draws of samples that are
-not seeded one by one.
+Which worker makes a row depends on the windows that were cut before.  This changes no value, except random draws of
+samples that are not seeded one by one.
 """
 
 from __future__ import annotations

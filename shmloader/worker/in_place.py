@@ -8,8 +8,8 @@ A dataset may have, beside `__getitem__(index)`,
 
 which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` has the structure of a
 sample: in place of a tensor or an array it has one of the same shape and dtype over the sample's place in the batch,
-and None everywhere else.  The dataset returns the parts that it has filled in their places.  It may return anything
-else instead, which is copied.  So `return row[0], label` is a sample whose image was written in place.
+and None everywhere else.  The dataset returns each part that it has filled, at that part's place in the sample.
+Whatever else it returns there is copied.  So `return row[0], label` is a sample whose image was written in place.
 
 The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
 worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch
@@ -19,8 +19,8 @@ places for samples of the new shape.
     1. default_collate gets a list of samples as always, and finds that their rows lie where it would put them
        (batch_writer.pyx).  So it makes the same batch.
     2. In chunks, several workers write into one slot.  Places of the wrong shape would lie in other workers' rows.  So
-       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may write in place and
-       another may not, and both must lay out the batch alike.  Places are reserved in the order in which
+       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may write in place while
+       another does not, and both must lay out the batch alike.  Places are reserved in the order in which
        default_collate stacks, so offsets agree if either all tensors of a sample have places or none has.  If any
        sample does not lie in its places, the places are given up before anything is stacked.
     3. Only default_collate is known to use nothing of a tensor but its elements.  A collate function of the user's gets

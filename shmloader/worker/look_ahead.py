@@ -6,19 +6,19 @@ A worker knows more indices than those of the batch that it makes.  The trainer 
 and their tasks lie in the ring.  With `look_ahead=k` it reads the tasks of k batches, the one at hand included, and
 calls `dataset.__prefetch__(indices)` once with the indices of each.  The dataset starts to read them, and returns.
 
-    1. Only tasks that are open for this worker alone are read (WorkerSide.upcoming).  Where work is stolen, a batch may
-       be anybody's until it is claimed, so a worker knows the one that it makes, and no other.
+    1. Only tasks that are open for this worker alone are read (WorkerSide.upcoming).  With work stealing, any worker
+       may claim a batch, so a worker knows only the batch that it makes.
     2. Tasks of the next epoch are left out: the dataset learns of that epoch (set_epoch, worker_init_fn) when its first
        batch is made, and may give other samples then.
-    3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a dead one
-       has read nothing yet, so it calls __prefetch__ once more for the batches that are open.
-    4. Data that is not used goes with the worker when an iterator ends.  If the user breaks out of the loop, persistent
-       workers still make all batches that were open.  So they use what they have read.
+    3. The option changes no batch, because nothing is claimed, drawn or seeded early.  A worker that replaces a dead
+       one has read nothing yet, so it calls __prefetch__ once more for the batches that are open.
+    4. Data that was read and not used is lost with its worker when an iterator ends.  If the user breaks out of the
+       loop, persistent workers still make all batches that were open.  So they use what they have read.
     5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
     6. __prefetch__ is looked up in the class, as Python's own special methods are.  A subclass that overrides only
        __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
-       mean something else, it must override both methods.  A wrapper that passes all attributes on (__getattr__) has
-       none, because its indices may be others.
+       mean something else, it must override both methods.  A wrapper that forwards attributes by __getattr__ has no
+       __prefetch__, because its indices may mean something else.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ resume.
     4. The report of replaced samples lies after the description of the batch (WorkerSide.report), and is counted when
        the batch is taken.  A batch without bad samples has report size 0.
     5. If all samples raise, the search must stop.  So at most TRIES others are tried.
-    6. Only samples that the sampler may give are taken (trainer/sample_pool.py).  Workers get these indices when they
-       start.  If they differ when an epoch begins, the workers are ended and started again.
+    6. Only samples that the sampler may give are used as replacements (trainer/sample_pool.py).  Workers get the
+       indices of these samples when they start.  If they differ when an epoch begins, the workers are ended and started
+       again.
 """
 
 from __future__ import annotations

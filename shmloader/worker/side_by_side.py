@@ -15,9 +15,10 @@ several samples under way: those of the batch at hand, and of the next ones whos
        If the sample has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for
        each batch.  Python's are not, because libraries draw from it, too: the delay of a retry, for example.
     4. Draws belong to the sample (sample_generators.py): they come from its seed, in whatever thread it is made.
-    5. Without workers, no index is known but those of the batch at hand.  Its coroutines run side by side, on an event
+    5. Without workers, only the indices of the batch at hand are known.  Its coroutines run side by side, on an event
        loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
-       loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Threads are for workers.
+       loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Without workers,
+       `worker_threads` has no effect.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class SideBySide:
         if self._drew:
             raise RuntimeError(
                 f"a sample of {type(self._dataset).__name__} drew from {' and '.join(self._drew)} while samples are "
-                "made side by side. That generator is one a process, so which sample gets which number would depend on "
-                "their speed. Draw from shmloader.sample_generator() and give sample_seeds=True, or leave out "
+                "made side by side. A process has only one such generator, so their speed would decide which sample "
+                "gets which number. Draw from shmloader.sample_generator() and give sample_seeds=True, or leave out "
                 "worker_threads and async."
             )
 

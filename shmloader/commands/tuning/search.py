@@ -3,8 +3,9 @@
 NOTE [ Search ]
 
     1. One worker is measured first, which gives the time and the size of a batch.
-    2. The workers are doubled as long as that gains GAIN or more, the consumer waits, and the memory holds them.  If
-       the memory does not hold them, prefetch_factor=1 and chunks are tried, with which fewer batches are under way.
+    2. The number of workers is doubled as long as that gains GAIN or more, the consumer waits, and the workers fit into
+       the memory.  If they do not fit, prefetch_factor=1 and chunks are tried, because fewer batches are under way
+       then.
     3. Then the other options are tried: one at a time is added to the best setting so far.  An option that gains is
        kept, and more workers are tried with it.
     4. Then fewer workers are tried, by halves, down to the fewest that are LOOSELY as quick as the best.

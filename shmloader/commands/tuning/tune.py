@@ -94,13 +94,13 @@ def tune(
     _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
     if (options.get("crew") or getattr(dataset, "crew", None)) is not None:
         raise ValueError(
-            "tune() varies the number of workers, and crew=... has a fixed number: tune a loader without a crew, and "
-            "make the crew with what it finds"
+            "tune() varies the number of workers, but crew=... has a fixed number. Tune a loader without a crew, and "
+            "make the crew with what tune() finds."
         )
     if (options.get("far_workers") or getattr(dataset, "far_workers", None)) is not None:
         raise ValueError(
-            "tune() varies the number of local workers, and does not measure far ones: tune a loader without "
-            "far_workers, and give num_workers what it finds"
+            "tune() varies the number of local workers, and does not measure far ones. Tune a loader without "
+            "far_workers, and set num_workers to what tune() finds."
         )
     if isinstance(dataset, torch.utils.data.DataLoader):
         options = {**options_of(dataset, options), **options}
