@@ -75,8 +75,8 @@ def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
         return num_workers, context
     if num_workers not in (0, crew.num_workers):
         raise ValueError(
-            f"num_workers={num_workers!r}, and the crew has {crew.num_workers}: leave num_workers out, because the "
-            "loader has the crew's workers"
+            f"num_workers={num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its crew. "
+            "Leave num_workers out."
         )
     _check_context(crew, context)
     return crew.num_workers, crew.multiprocessing_context
@@ -90,7 +90,7 @@ def _check_context(crew: Any, context: Any) -> None:
     if context is not None and not _starts_alike(context, crew.multiprocessing_context):
         raise ValueError(
             f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
-            "loaders: give it to shmloader.Crew()"
+            "loaders. Give it to shmloader.Crew()."
         )
 
 
@@ -105,19 +105,19 @@ def _check_crew(loader: Any, options: Options) -> None:
     crew = options.crew
     if loader.num_workers != crew.num_workers:
         raise ValueError(
-            f"num_workers={loader.num_workers!r}, and the crew has {crew.num_workers}: a loader has the workers of its "
-            "crew. Set crew=None for workers of its own"
+            f"num_workers={loader.num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its "
+            "crew. Set crew=None for workers of its own."
         )
     _check_context(crew, loader.multiprocessing_context)
     if options.template:
         raise ValueError(
-            "template=True is for a loader with workers of its own: give it to shmloader.Crew(), which starts "
-            "this one's"
+            "template=True is for a loader with workers of its own. Give it to shmloader.Crew(), which starts the "
+            "workers of this loader."
         )
     if not options.workers_outlive_signals:
         raise ValueError(
-            "workers_outlive_signals=False is for a loader with workers of its own: give it to shmloader.Crew(), which "
-            "starts this one's"
+            "workers_outlive_signals=False is for a loader with workers of its own. Give it to shmloader.Crew(), which "
+            "starts the workers of this loader."
         )
 
 
@@ -132,7 +132,10 @@ def _check_device(device: torch.device, options: Options) -> None:
             f"Use {present or 'cpu'!r}, or a torch that was built for it."
         )
     if device.index is not None and device.index >= accelerator.count():
-        raise ValueError(f"device={options.device!r} does not exist. There are {accelerator.count()}, counted from 0.")
+        raise ValueError(
+            f"device={options.device!r} does not exist. This process sees {accelerator.count()}, counted from 0. Use "
+            "one of these, or change CUDA_VISIBLE_DEVICES."
+        )
 
 
 def _check_readers(loader: Any, options: Options) -> None:

@@ -25,7 +25,7 @@ def unpack(text: str) -> torch.Tensor:
     try:
         data = zlib.decompress(base64.b85decode(text))
     except (ValueError, binascii.Error, zlib.error) as error:
-        raise ValueError(f"a generator's state is damaged: {error}") from None
+        raise ValueError(f"a generator's state is damaged ({error}). Load an earlier state.") from None
     return _columns(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data) // 8)
 
 

@@ -106,6 +106,7 @@ def state_of(given: Any) -> State:
     if missing := [name for name in ("version", *_NAMES) if name not in given]:
         raise ValueError(
             f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Its keys are {[*given][:20]}."
+            " Give what loader.state_dict() returned."
         )
     if given["version"] != VERSION:
         raise ValueError(

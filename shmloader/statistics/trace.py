@@ -175,13 +175,17 @@ def _timed(value: Any, method: Callable[..., Any], before: Any, report: Callable
 def _check(path: Path) -> None:
     """Raise now if no file can be made there, instead of after the last batch."""
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
+        raise IsADirectoryError(errno.EISDIR, "a trace is a file, but this is a folder. Name a file in it", str(path))
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "a trace replaces its file, and this is no regular one", str(path))
+        raise OSError(
+            errno.EINVAL, "a trace replaces its file, but this is no regular file. Name another one", str(path)
+        )
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace", str(path.parent))
+        raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace. Make it first", str(path.parent))
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "the trace cannot be written there", str(path.parent))
+        raise PermissionError(
+            errno.EACCES, "the trace cannot be written in this folder. Name a file elsewhere", str(path.parent)
+        )
 
 
 def _write(path: Path, text: str) -> None:

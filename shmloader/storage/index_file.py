@@ -106,7 +106,7 @@ class IndexFile:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-                raise ValueError(f"{path} is no index of shards")
+                raise ValueError(f"{path} is no index of shards. Delete it, or name another file with index=.")
             _, at, length = _HEADER.unpack(head)
             if at + length != size:
                 raise ValueError(

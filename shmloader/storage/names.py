@@ -47,7 +47,7 @@ def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, 
             else:
                 found += _matched(one, options)
     if not found:
-        raise ValueError(f"urls={urls!r} names no shard. Name one at least, such as train-{{000..127}}.tar")
+        raise ValueError(f"urls={urls!r} names no shard. Name at least one, such as train-{{000..127}}.tar")
     return found, counted
 
 

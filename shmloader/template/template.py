@@ -19,7 +19,7 @@ from shmloader.template.messages import LOAD
 from shmloader.template.running import Running
 
 OUT_OF_MEMORY = (
-    "Linux kills processes (SIGKILL) where the machine or the container runs out of memory (see `dmesg`): "
+    "Linux kills processes (SIGKILL) when the machine or the container runs out of memory (see `dmesg`): "
     "have the dataset hold less."
 )
 

@@ -258,7 +258,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         except (StopIteration, AssertionError, AttributeError) as error:
             if not self._delivery.closed:
                 raise
-            raise RuntimeError("The loader was closed while iter() ran, by a signal's handler.") from error
+            raise RuntimeError(
+                "The loader was closed while iter() ran, by a signal's handler. Iterate over it again."
+            ) from error
         finally:
             self._steps.beginning = 0
 

@@ -91,7 +91,8 @@ class Member(WorkerSet):
         if name := shared.defined_later(index, handed.named):
             raise RuntimeError(
                 f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
-                f"this {name}. Call crew.close(): the next iter() starts workers that have it. Or define it in a module"
+                f"this {name}. Call crew.close(), so that the next iter() starts workers that have it. "
+                "Or define it in a module."
             )
         worker = shared.workers[index]
         shared.signals.messages.join(index, self.number, first, handed, lambda: runs(worker))
@@ -103,9 +104,9 @@ class Member(WorkerSet):
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
             raise type(error)(
                 f"{error}\nWorkers of a crew run already, so they are given {self.dataset_name}, its collate_fn and "
-                "its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of a module; or "
-                "have workers forked, and give this loader persistent_workers=True and make it before any "
-                "loader of the crew is iterated: then they have its dataset from the fork"
+                "its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of a module. "
+                "Or have the workers inherit the dataset: let the crew fork them, give this loader "
+                "persistent_workers=True, and make it before you iterate any loader of the crew."
             ) from error
 
     @property

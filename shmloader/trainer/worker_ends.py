@@ -11,8 +11,8 @@ from shmloader._multiprocessing import end_of_fork_server
 from shmloader.ring.segment import too_many_files
 
 OUT_OF_MEMORY = (
-    "Linux kills processes (SIGKILL) where the machine or the container runs out of memory (see `dmesg`): "
-    "use fewer workers, or have the dataset hold less."
+    "Linux kills processes (SIGKILL) when the machine or the container runs out of memory (see `dmesg`). "
+    "In that case use fewer workers, or have the dataset hold less."
 )
 
 
@@ -58,8 +58,8 @@ def not_started(error: OSError, started: int, count: int) -> OSError:
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return OSError(
             error.errno,
-            f"{os.strerror(error.errno)}: {started} of {count} workers could be started; lower num_workers, or raise "
-            "the limit on processes (ulimit -u) or memory (ulimit -v)"
-            + (". The thread that watches the workers could not be started." if started == count else ""),
+            f"{os.strerror(error.errno)}: {started} of {count} workers could be started. Lower num_workers, or raise "
+            "the limit on processes (ulimit -u) or memory (ulimit -v)."
+            + (" The thread that watches the workers could not be started." if started == count else ""),
         )
     return error

@@ -265,8 +265,9 @@ class WorkerSet:
         ended = self._hung.pop(index, None) or end_of(worker)
         if not self._reissue:
             raise RuntimeError(
-                f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: the position of an "
-                "IterableDataset is lost with its worker"
+                f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it, because the position "
+                "of an IterableDataset is lost with its worker. Load your last state_dict into a new loader, and "
+                "continue from there."
             )
         if self._is_to_blame(index):
             self._count_death(index, ended)
@@ -293,7 +294,9 @@ class WorkerSet:
         self._deaths[stuck] = deaths
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"
-            raise RuntimeError(f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced.")
+            raise RuntimeError(
+                f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced. Look at these samples first."
+            )
 
     # --------------------------------------------------------------------------------------------------- hanging
 

@@ -548,7 +548,7 @@ def test_bad_arguments(options: dict[str, Any], text: str) -> None:
 def test_a_device_that_is_not_there(gpu: Any) -> None:
     gpu()
     shmloader.DataLoader(Numbered(), device="cuda:0")
-    with pytest.raises(ValueError, match=r"device='cuda:1' does not exist. There are 1,"):
+    with pytest.raises(ValueError, match=r"device='cuda:1' does not exist. This process sees 1,"):
         shmloader.DataLoader(Numbered(), device="cuda:1")
     with pytest.raises(ValueError, match=r"device='xpu' is no device of this torch .*whose accelerator is 'cuda'"):
         shmloader.DataLoader(Numbered(), device="xpu")

@@ -119,9 +119,9 @@ def interrupted_after(seconds: float) -> Iterator[None]:
     """Have a KeyboardInterrupt be raised in here."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have it ignored
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
+            timer.start()  # in here, because a busy machine may take longer than that to get here
             yield
     finally:
         timer.join()

@@ -22,7 +22,7 @@ def loader():
 
 def test_what_is_no_regular_file_is_not_replaced(loader, tmp_path):
     os.mkfifo(pipe := tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular one"):
+    with pytest.raises(OSError, match="no regular file"):
         loader.trace(pipe)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 

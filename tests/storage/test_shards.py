@@ -209,7 +209,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("urls", "why"),
     [
-        ([], "names no shard. Name one at least"),
+        ([], "names no shard. Name at least one"),
         ("{x}.tar", "has braces that are no range and no list"),
         ("{0..1.tar", "has a brace that is not closed"),
         ("pipe:cat 0.tar", "is a command, and its output can only be read in order"),

@@ -190,9 +190,9 @@ def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, m
     while not all(iterators[0]._ring.sequences.holds(index) for index in range(2)):
         time.sleep(0.01)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         MOMENTS[moment][0]()
         timer.join()
         for _ in range(9):

@@ -390,7 +390,7 @@ def test_no_thread_is_left_to_watch_the_workers(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(threading.Thread, "start", refuses)
     with pytest.raises(
-        BlockingIOError, match=r"1 of 1 workers could be started; .* \(ulimit -u\) .*thread that watches"
+        BlockingIOError, match=r"1 of 1 workers could be started. .* \(ulimit -u\) .*thread that watches"
     ):
         iter(shmloader.DataLoader(Items([1]), num_workers=1))
 
@@ -452,6 +452,6 @@ def test_killed_as_they_start() -> None:
     ran = run_script(KILLED)
     lines = ran.out.splitlines()
     assert lines[0].endswith("exited unexpectedly") and lines[1].endswith("is killed by signal: Killed."), ran
-    assert "It held no batch. Linux kills processes (SIGKILL) where the machine" in lines[2]
+    assert "It held no batch. Linux kills processes (SIGKILL) when the machine" in lines[2]
     assert lines[3] == "DataLoader worker 0 ended while it was being started (unexpected EOF)."
     assert lines[4].startswith("The fork server, which starts workers, is killed by signal: Killed. Linux kills")
