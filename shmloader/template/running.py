@@ -45,11 +45,12 @@ class Running:
     Attributes:
         channel: To the process.
         workers: The workers that it has forked.
+        was_closed: Whether kill() or end() was called.
     """
 
     def __init__(self) -> None:
         self._owner = os.getpid()
-        self._ended = False
+        self._ended = self.was_closed = False
         self.workers: weakref.WeakSet[Popen] = weakref.WeakSet()
         spawning: Any = multiprocessing.get_context("spawn")
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,6 +84,7 @@ class Running:
     def kill(self) -> None:
         """Kill the process, and with it the workers that it has forked.  A thread that awaits an answer gets none."""
         if self._owner == os.getpid() and self._process.pid is not None:
+            self.was_closed = True
             self._process.kill()  # it has nothing to clean up
 
     def end(self) -> None:

@@ -192,6 +192,11 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
 
 
 def _ended(running: Running) -> str:
+    if running.was_closed:
+        return (
+            "The loader was closed, by another thread or a signal's handler, while its template process imported the "
+            "script or unpickled the dataset. Iterate over it again."
+        )
     end = running.how_it_ended() or "the template process, which forks workers, does not answer"
     what = f"{end}, while it imported the script or unpickled the dataset."
     return f"{what} {OUT_OF_MEMORY}" if running.was_killed else what

@@ -233,6 +233,46 @@ def test_a_dataset_that_ends_the_process_while_it_is_unpickled() -> None:
         iter(shmloader.DataLoader(Leaves(), num_workers=1, **SPAWNED))
 
 
+class Waits(Where):
+    """Waits in its template until the file is gone."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.path.with_suffix(".reached").touch()
+        while self.path.exists():
+            time.sleep(0.01)
+
+
+@pytest.mark.long
+def test_close_while_another_thread_starts_the_template(tmp_path: pathlib.Path) -> None:
+    """The error names the close(), and not a lack of memory, which also ends processes by SIGKILL."""
+    path = tmp_path / "held"
+    path.touch()
+    loader = shmloader.DataLoader(Waits(path), batch_size=2, num_workers=2, **SPAWNED)
+    errors: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            iter(loader)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    while not path.with_suffix(".reached").exists():
+        time.sleep(0.01)
+    loader.close()
+    thread.join()
+    assert isinstance(errors[0], RuntimeError) and "The loader was closed, by another thread" in str(errors[0])
+    path.unlink()
+    assert Epoch(loader).indices == list(range(16))
+    loader.close()
+
+
 def test_a_dataset_that_cannot_be_pickled() -> None:
     dataset = Where()
     dataset.value = threading.Lock()  # type: ignore[assignment]
