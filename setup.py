@@ -1,7 +1,9 @@
 """Builds the Cython core: cython_ext/<room>/<name>.pyx, with <name>.pxd, becomes shmloader.core.<name>.
 
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
-extensions speak to torch only through addresses, DLPack and Python's buffer protocol.
+extensions speak to torch only through addresses, DLPack and Python's buffer protocol.  The JPEG decoder is ours, so no
+library is needed for it.  setuptools chooses the compiler ($CC).  No flag turns on vector instructions: a process
+chooses its path when it first decodes (cython_ext/jpeg/path.c, cython_ext/pixels/path.c).
 """
 
 from __future__ import annotations
