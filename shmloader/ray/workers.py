@@ -59,8 +59,9 @@ class Workers(FarWorkers):
             of the CPU, differ between an actor and this process, so that batches may differ too.  "warn" (default): a
             RuntimeWarning names them.  "raise": the actor is refused, which counts as its death.
         in_flight: How many batches an actor is asked for at once, if the loader has that many open (default 2), see
-            `shmloader/far/stand_in.py`.  With 2 or more, it makes one while another one travels.  If it dies, as many are made again, and with
-            `schedule="steal"` a slow actor may hold as many that others could have made sooner.
+            `shmloader/far/stand_in.py`.  With 2 or more, it makes one while another one travels.  If it dies, as many
+            are made again, and with `schedule="steal"` a slow actor may hold as many that others could have made
+            sooner.
         address: The address of this machine to which actors connect (default None: the one that Ray uses).
 
     Raises:
