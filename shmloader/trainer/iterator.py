@@ -293,8 +293,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def __next__(self) -> Any:
         if profiler._is_profiler_enabled:
             with profiler.record_function(self._profile_name):
-                return self._next_data()
-        return self._next_data()
+                batch = self._next_data()
+        else:
+            batch = self._next_data()
+        self._steps.unreturned = None  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
+        return batch
 
     def _next_data(self) -> Any:
         try:
@@ -313,7 +316,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._num_yielded += 1
         if self._streams:
             _torch.warn_of_length(self)
-        self._steps.unreturned = None  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
         return batch
 
     # torch's own counters, which other libraries read.  Here the ring counts.
