@@ -53,6 +53,12 @@ _MultiProcessingDataLoaderIter: Any = find(
 _SingleProcessDataLoaderIter: Any = find(
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter", "loader", instead=object
 )
+_InfiniteConstantSampler: Any = find(
+    "torch.utils.data.dataloader._InfiniteConstantSampler",
+    called=False,
+    means="an interrupt in the sampler of a stream ends its epoch",
+    instead=object,
+)
 ExceptionWrapper: Any = find("torch._utils.ExceptionWrapper", "exc_info", "where")
 WorkerInfo: Any = find(
     "torch.utils.data._utils.worker.WorkerInfo", "id", "num_workers", "seed", "dataset", called=False

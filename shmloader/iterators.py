@@ -58,11 +58,12 @@ def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         return started
     if not loader.persistent_workers:
         return _made(loader, rides, theirs)
-    if loader._iterator is None or not start.goes_on(loader._iterator):
-        loader._iterator = _made(loader, rides, theirs)
+    iterator = loader._iterator  # read once, because a signal's handler may close the loader at any line
+    if iterator is None or not start.goes_on(iterator):
+        iterator = loader._iterator = _made(loader, rides, theirs)
     else:
-        loader._iterator._reset(loader)
-    return loader._iterator
+        iterator._reset(loader)
+    return iterator
 
 
 def options_of(loader: Any) -> Options:

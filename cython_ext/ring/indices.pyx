@@ -3,6 +3,8 @@
 
 from libc.stdint cimport uint64_t
 
+from shmloader.core.handlers import is_handlers
+
 NOTHING = object()  # in place of an index, or of a batch: there is none
 cdef object nothing = NOTHING
 
@@ -48,8 +50,8 @@ cdef class Indices:
         except StopIteration:
             self.last = EXHAUSTED
             return nothing
-        except Exception:
-            self.last = RAISED
+        except Exception as error:
+            self.last = LOST if is_handlers(error) else RAISED
             raise
         except BaseException:
             self.last = LOST

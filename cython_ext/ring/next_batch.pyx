@@ -15,6 +15,7 @@ from shmloader.core.indices cimport RAISED
 from shmloader.core.indices import NOTHING
 from shmloader.core.opening import NoRoom
 from shmloader.core.trainer cimport TrainerSide
+from shmloader.core.handlers import is_handlers
 
 END = object()  # Steps.next(): the epoch is at its end
 cdef object end = END, nothing = NOTHING
@@ -39,9 +40,13 @@ cdef class Steps:
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
            that was drawn but not opened, and the batch that was taken but not handed out.  The next call continues from
            there.  A handler may also raise after next() has returned, but before the iterator returns the batch.  So
-           next() keeps the batch in `unreturned`, which the iterator's last line sets to None.  If that line was not
-           reached, the following next() returns the batch again.  Only the main thread runs handlers, so only its
-           batches are kept.
+           in the main thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line
+           sets `returning` to False.  That counts the batch as handed out, and is no call, so no handler runs after it.
+           If that line was not reached, the following next() returns the batch again, and a state has not counted it.
+           If another thread calls next() meanwhile, it counts the batch, and keeps it in `unreturned` for the main
+           thread.
+           An exception of a handler must not be taken for one of the sampler or of the batch.  See
+           NOTE [ Handlers ] in handlers.pyx.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
            following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
            raise each time, and the user would never get the batches that are ready.
@@ -86,14 +91,43 @@ cdef class Steps:
     cdef int queued                     # threads that wait for their turn
     cdef object turn
     cdef unsigned long main             # the thread that runs the handlers of signals
-    cdef public object unreturned       # the batch that next() gave it last, while it was not returned to the user
+    cdef bint given                     # next() gave it the ready batch, which it has not returned yet
+    cdef object unreturned              # a batch that next() gave it, and that another thread has counted; or NOTHING
     cdef public unsigned long beginning # the thread that is in iter(), or 0
 
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
-        self.main = threading.main_thread().ident
+        self.main, self.unreturned = threading.main_thread().ident, nothing
+
+    @property
+    def returning(self) -> bool:
+        """Whether the main thread has a batch of next() that its iterator has not returned yet: NOTE [ One step ], 1.
+
+        Set it to False where nothing but the return follows.
+        """
+        return self.given or self.unreturned is not nothing
+
+    @returning.setter
+    def returning(self, bint value):
+        if self.main == PyThread_get_thread_ident():    # for another thread, next() has counted the batch
+            if self.given:
+                self.count()
+            self.unreturned = nothing
+
+    cdef int count(self) except -1:
+        """Count the ready batch as handed out."""
+        self.given = False
+        self.ring.hand_out()
+        self.ring.current.reading.ready = nothing
+        return 0
+
+    cdef int forget(self) except -1:
+        """Drop the batch that was taken and not returned, because the user leaves the epoch."""
+        self.given, self.unreturned = False, nothing
+        self.ring.current.reading.ready = nothing
+        return 0
 
     cdef int enter(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -125,7 +159,6 @@ cdef class Steps:
 
     def next(self):
         """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
-        cdef Reading reading
         cdef bint is_main
         if self.beginning and self.beginning == PyThread_get_thread_ident():
             raise RuntimeError("next() was called while this thread is in iter() of the same iterator. The call came "
@@ -133,21 +166,24 @@ cdef class Steps:
         self.enter()
         is_main = self.occupant == self.main
         try:
-            if is_main and self.unreturned is not None:
-                return self.unreturned      # it was counted
+            if is_main and self.unreturned is not nothing:
+                return self.unreturned
+            if is_main and self.given:
+                return self.ring.current.reading.ready
+            if self.given:
+                self.unreturned = self.ring.current.reading.ready
+                self.count()
             self.ring.turns.ask(now())
             if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
                 if not self.fetch():
                     return end
                 self.fill()
-            reading = self.ring.current.reading
-            self.ring.hand_out()
-            ready = reading.ready
-            reading.ready = nothing
+            ready = self.ring.current.reading.ready
             if type(ready) is not self.wrapper:     # otherwise next() raises, and gives no batch
                 self.ring.turns.hand_out(now())
-            if is_main:
-                self.unreturned = ready
+            self.given = is_main
+            if not is_main:
+                self.count()
             return ready
         finally:
             self.ring.turns.leave()
@@ -157,7 +193,7 @@ cdef class Steps:
         """Open the first batches of the ring's current epoch.  No batch of another epoch may be under way."""
         self.enter()
         try:
-            self.unreturned = None
+            self.forget()
             self.ring.turns.new_epoch(self.ring.current.serial)
             self.fill()
         finally:
@@ -172,8 +208,7 @@ cdef class Steps:
         cdef TrainerSide ring = self.ring
         self.enter()
         try:
-            self.unreturned = None
-            ring.current.reading.ready = nothing
+            self.forget()
             ring.took()
             ring.keep_state()       # the stream has gone on, though its batch is dropped
             while ring.under_way if next_too else ring.current.is_under_way():
@@ -234,7 +269,9 @@ cdef class Steps:
                 self.conductor.begin_next()
             if ring.next is not None and not ring.next.failed:
                 self.open_all(ring.next)
-        except Exception:
+        except Exception as error:
+            if is_handlers(error):
+                raise
             if ring.next is None:
                 current.asks_next = False
             else:
@@ -259,7 +296,7 @@ cdef class Steps:
                 if not self.conductor.open(epoch, epoch.drawn):
                     return False
             except Exception as error:
-                if epoch.opened == before:
+                if epoch.opened == before and not is_handlers(error):
                     if ring.readers is not None and isinstance(error, NoRoom):
                         continue    # may_open() says whether that is still so
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
@@ -303,15 +340,15 @@ cdef class Steps:
             if len(window) > 1 and not epoch.refused:
                 try:
                     return self.conductor.open(epoch, window[:])
-                except Exception:
-                    if epoch.opened != before:
+                except Exception as error:
+                    if epoch.opened != before or is_handlers(error):
                         raise
                     window = window[:1]
             else:
                 window = window[:1]
             return self.conductor.open(epoch, window)
         except Exception as error:
-            if epoch.opened == before:
+            if epoch.opened == before and not is_handlers(error):
                 if self.waits_its_turn(epoch) and not isinstance(error, SystemError):
                     epoch.refused = True
                     return False

@@ -9,7 +9,7 @@ END: Final[object]
 
 @final
 class Steps:
-    unreturned: Any
+    returning: bool
     beginning: int
     def __init__(
         self, ring: TrainerSide, conductor: ConductorSide, reader: ReaderSide, wrapper: type | None = ...

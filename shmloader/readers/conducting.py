@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from shmloader.core.handlers import is_handlers
 from shmloader.core.next_batch import Steps
 from shmloader.readers.host import Host
 from shmloader.trainer.iterator import RingIterator
@@ -41,7 +42,7 @@ class ConductingIterator(RingIterator):
 
     def _make_ring(self, *given: Any) -> None:
         super()._make_ring(*given)
-        self._steps: Any = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
+        self._stepping = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._began_sent = self._failure_sent = False
@@ -125,22 +126,6 @@ class _AnnouncedSteps:
         self._steps, self._began, self._over, self._failed = steps, began, over, failed
         self.drain = steps.drain
 
-    @property
-    def beginning(self) -> int:
-        return self._steps.beginning
-
-    @beginning.setter
-    def beginning(self, thread: int) -> None:
-        self._steps.beginning = thread
-
-    @property
-    def unreturned(self) -> Any:
-        return self._steps.unreturned
-
-    @unreturned.setter
-    def unreturned(self, batch: Any) -> None:
-        self._steps.unreturned = batch
-
     def begin(self) -> None:
         self._began()
         self._steps.begin()
@@ -152,7 +137,8 @@ class _AnnouncedSteps:
         except RuntimeError:
             raise
         except Exception as error:
-            self._failed(error)
+            if not is_handlers(error):
+                self._failed(error)
             raise
         self._over()
         return batch

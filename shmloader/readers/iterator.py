@@ -15,6 +15,7 @@ from typing import Any
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.attached import AttachedSide
 from shmloader.core.batch_reader import BatchReader
+from shmloader.core.handlers import is_handlers
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.turns import Turns
 from shmloader.readers.attachment import AttachedRing, Attachment
@@ -246,7 +247,9 @@ class ReaderIterator:
         copy = outcome == KEPT or side.slots.lent > self._attachment.spare
         try:
             batch = self._reader.read(lease, copy)
-        except Exception:
+        except Exception as error:
+            if is_handlers(error):  # the next call reads it again
+                raise
             batch = ExceptionWrapper(where="in a reader, where a batch was read")
             lease.fail()
         self._ready.append((batch, iter((side.samples,)), side.batch))  # next() calls took()

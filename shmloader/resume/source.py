@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from shmloader import _torch
 from shmloader.core.indices import Indices
 from shmloader.resume import seek
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
@@ -45,6 +46,7 @@ REPEATABLE = {
     SubsetRandomSampler,
     WeightedRandomSampler,
     ElasticSampler,
+    _torch._InfiniteConstantSampler,  # of streams
 }
 
 

@@ -33,6 +33,7 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
+from shmloader.core.handlers import is_handlers
 from shmloader.core.indices import NOTHING
 from shmloader.core.lease import Lease
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
@@ -142,7 +143,9 @@ class Delivery(ReaderSide):
                 self._tally.note(lease.reports(), had + reading.samples, ring.taken)
             if pinning is not None:
                 batch = pinning.finish(batch, lease)
-        except Exception:
+        except Exception as error:
+            if is_handlers(error):  # the next call reads it again
+                raise
             batch = ExceptionWrapper(where="in the trainer, where a batch was read")
             lease.fail()
         return batch

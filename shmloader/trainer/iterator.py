@@ -45,6 +45,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.batch import objects
+from shmloader.core.handlers import is_handlers
 from shmloader.core.next_batch import END, Steps
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
@@ -71,6 +72,8 @@ from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_wor
 from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.templates import context_of
 from shmloader.trainer.worker_set import WorkerSet
+
+_CLOSED = "The loader was closed while iter() ran, by a signal's handler. Iterate over it again."
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -171,6 +174,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._delivery = Delivery(*delivers, self._pinning, device.clone, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
+        self._stepping: Any = self._steps  # conducting.py sends messages before and after each step
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
 
@@ -251,18 +255,27 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         return self._ring.current
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin an epoch, or what is left of one, and open its first batches."""
+        """Begin an epoch, or what is left of one, and open its first batches.
+
+        Raises:
+            RuntimeError: A signal's handler has called iter() while this thread was in it, or has closed the loader.
+        """
+        if self._steps.beginning == threading.get_ident():
+            raise RuntimeError(
+                "iter() was called while this thread is in iter() of the same DataLoader. The call came from a signal "
+                "handler. Set a flag there, and call iter() after your loop."
+            )
         self._steps.beginning = threading.get_ident()
         try:
             self._begin(loader, first_iter)
         except (StopIteration, AssertionError, AttributeError) as error:
             if not self._delivery.closed:
                 raise
-            raise RuntimeError(
-                "The loader was closed while iter() ran, by a signal's handler. Iterate over it again."
-            ) from error
+            raise RuntimeError(_CLOSED) from error
         finally:
             self._steps.beginning = 0
+        if self._delivery.closed:
+            raise RuntimeError(_CLOSED)
 
     def _begin(self, loader: DataLoader[Any], first_iter: bool) -> None:
         self._delivery.interrupted = False
@@ -271,16 +284,16 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if start.is_asked_for(loader, self):
             return
         if self._conductor.holds_next():
-            self._steps.drain(next_too=False)  # of an epoch that was left half-way
+            self._stepping.drain(next_too=False)  # of an epoch that was left half-way
             self._conductor.turn()
             self._show(loader)
-            self._steps.begin()
+            self._stepping.begin()
             return
         self._keep_states()
-        self._steps.drain()
+        self._stepping.drain()
         self._conductor.begin(first_iter)
         self._show(loader)
-        self._steps.begin()
+        self._stepping.begin()
         self._conductor.begun()
 
     def _show(self, loader: Any) -> None:
@@ -296,12 +309,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 batch = self._next_data()
         else:
             batch = self._next_data()
-        self._steps.unreturned = None  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
+        self._steps.returning = False  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
         return batch
 
     def _next_data(self) -> Any:
         try:
-            batch = self._steps.next()
+            batch = self._stepping.next()
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
@@ -311,12 +324,22 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._worker_set.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
-            self._steps.unreturned = None
-            batch.reraise()
+            self._raise(batch)
         self._num_yielded += 1
         if self._streams:
             _torch.warn_of_length(self)
         return batch
+
+    def _raise(self, wrapper: Any) -> NoReturn:
+        """Raise the error that came in a batch's place, and count it as that batch."""
+        try:
+            wrapper.reraise()
+        except Exception as error:
+            if is_handlers(error):  # that handler's error comes first, and the batch's with the next call
+                raise
+            self._steps.returning = False  # no call follows
+            raise
+        raise AssertionError("reraise() always raises")
 
     # torch's own counters, which other libraries read.  Here the ring counts.
 

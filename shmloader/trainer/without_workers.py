@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
+from shmloader.core.handlers import is_handlers
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import dataset_epoch
@@ -169,8 +170,9 @@ class _Counting(_InPlace):
         samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
         try:
             batch = self._fetcher.fetch(index)
-        except Exception:
-            self._epoch.hand_out(samples)
+        except Exception as error:
+            if not is_handlers(error):
+                self._epoch.hand_out(samples)
             raise
         self._epoch.hand_out(samples)
         return batch
@@ -245,8 +247,9 @@ class _Streaming(_InPlace):
         except StopIteration:
             self._reading.ended = True
             raise
-        except Exception:
-            self._reading.delivered.add(self._size)
+        except Exception as error:
+            if not is_handlers(error):
+                self._reading.delivered.add(self._size)
             raise
         self._reading.delivered.add(self._size)
         return batch
@@ -280,8 +283,9 @@ class _Given:
         except StopIteration:
             self.ended = True
             raise
-        except Exception:
-            self.errors.append(self.count)
+        except Exception as error:
+            if not is_handlers(error):
+                self.errors.append(self.count)
             raise
         self.count += 1
         return sample

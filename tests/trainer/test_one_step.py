@@ -371,6 +371,18 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
     assert inherited - set(HARMLESS) == set(), "new in this torch: override it, or say why it does no harm"
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_an_interrupt_in_the_sampler_of_a_stream_ends_no_epoch(batched: bool) -> None:
+    from shmloader.resume.source import Source
+
+    sampler = _torch._InfiniteConstantSampler()
+    source = Source(BatchSampler(sampler, 2, False) if batched else sampler)
+    first = next(source.indices)
+    with pytest.raises(KeyboardInterrupt):
+        source.indices.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert next(source.replay(1)) == first
+
+
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
     from shmloader.resume.source import REPEATABLE, Source
 
@@ -386,7 +398,7 @@ def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
         torch.utils.data.DistributedSampler(range(50), 2, 1, seed=4),
         shmloader.DistributedSampler(range(50), 2, 1, seed=4),
     ]
-    assert {type(sampler) for sampler in samplers} | {BatchSampler} == REPEATABLE
+    assert {type(sampler) for sampler in samplers} | {BatchSampler, _torch._InfiniteConstantSampler} == REPEATABLE
     for sampler in [*samplers, *(BatchSampler(sampler, 3, False) for sampler in samplers)]:
         of_it = getattr(getattr(sampler, "sampler", sampler), "generator", None)
         for count in (0, 1, 7, 8):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import signal
+import threading
 import weakref
 from collections.abc import Iterator
 from types import FrameType
@@ -15,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import shmloader
+import shmloader.trainer.iterator
 from shmloader import _torch
 
 BATCHES = 6
@@ -52,11 +54,81 @@ def test_it_comes_with_the_next_call_and_counts_once(loader: Any, monkeypatch: p
     iterator = iter(loader)
     got = [next(iterator).tolist()]
     interrupted(monkeypatch, iterator)
-    assert loader.state_dict()["batches"] == 2
+    assert loader.state_dict()["batches"] == 1, "a run that resumes here would never get the batch"
     got.append(next(iterator).tolist())
     assert loader.state_dict()["batches"] == 2
     got += [batch.tolist() for batch in iterator]
     assert got == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
+
+
+def test_another_thread_goes_on_meanwhile(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(loader)
+    got = [next(iterator).tolist()]
+    interrupted(monkeypatch, iterator)
+    thread = threading.Thread(target=lambda: got.append(next(iterator).tolist()))
+    thread.start()
+    thread.join()
+    got.insert(1, next(iterator).tolist())
+    got += [batch.tolist() for batch in iterator]
+    assert got == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
+
+
+def test_an_epoch_is_not_over_before_its_last_batch_is_returned(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(loader)
+    got = [next(iterator).tolist() for _ in range(BATCHES - 1)]
+    interrupted(monkeypatch, iterator)
+    assert loader.state_dict()["epoch"] == 0 and loader.state_dict()["batches"] == BATCHES - 1
+    assert [*got, *(batch.tolist() for batch in iterator)] == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
+
+
+class Bad(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise ValueError("bad")
+        return index
+
+
+def test_an_error_in_a_batchs_place_comes_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _torch.ExceptionWrapper.reraise
+
+    def reraise(wrapper: Any) -> None:
+        monkeypatch.setattr(_torch.ExceptionWrapper, "reraise", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_torch.ExceptionWrapper, "reraise", reraise)
+    with shmloader.DataLoader(Bad(), batch_size=2, num_workers=1) as loader:
+        iterator = iter(loader)
+        got = next(iterator).tolist()
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert loader.state_dict()["batches"] == 1
+        with pytest.raises(ValueError, match="bad"):
+            next(iterator)
+        assert loader.state_dict()["batches"] == 2
+        assert [got, *(batch.tolist() for batch in iterator)] == [[0, 1], [4, 5], [6, 7]]
+
+
+def nothing(samples: Any) -> None:
+    """A collate function whose batches are None."""
+
+
+def test_a_batch_that_is_none_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shmloader.DataLoader(range(4), batch_size=2, num_workers=1, collate_fn=nothing) as loader:  # type: ignore[arg-type]
+        real = shmloader.trainer.iterator.RingIterator._next_data
+
+        def next_data(iterator: Any) -> Any:
+            real(iterator)
+            monkeypatch.setattr(shmloader.trainer.iterator.RingIterator, "_next_data", real)
+            raise KeyboardInterrupt
+
+        iterator = iter(loader)
+        monkeypatch.setattr(shmloader.trainer.iterator.RingIterator, "_next_data", next_data)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert list(iterator) == [None, None]
 
 
 def test_a_new_epoch_begins_with_its_own_first_batch(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,15 +146,32 @@ def test_a_batch_that_was_returned_is_held_by_nobody_else(loader: Any) -> None:
     assert gone() is None
 
 
+def by_place(index: int) -> int:
+    return index // 64
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 2, "prefetch_epochs": True}], ids=str)
-def test_no_batch_is_lost_or_repeated_if_a_timer_raises_at_random(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2},
+        {"num_workers": 2, "prefetch_epochs": True},
+        {"num_workers": 2, "schedule": "steal", "group_by": by_place},
+        {"num_workers": 2, "spare_slots": 0},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_no_batch_is_lost_or_repeated_if_a_timer_raises_at_random(
+    options: dict[str, Any], error: type[BaseException]
+) -> None:
+    """A watchdog's TimeoutError, like a Ctrl-C, reaches the user as it is: NOTE [ Handlers ]."""
     inside = False
 
     def handler(number: int, frame: FrameType | None) -> None:
         # Behind the call of next() in the loop, what it returned is the loop's, and so is the loss.
         if inside and frame is not None and frame.f_code.co_filename != __file__:
-            raise KeyboardInterrupt
+            raise error
 
     before = signal.signal(signal.SIGALRM, handler)
     chance, raised, spared = random.Random(1), 0, False
@@ -98,9 +187,11 @@ def test_no_batch_is_lost_or_repeated_if_a_timer_raises_at_random(options: dict[
                         inside, spared = True, False
                         batch = next(iterator)
                         inside = False
-                    except KeyboardInterrupt:
+                    except error:
                         inside, spared = False, True
                         raised += 1
+                        if not raised % 16:
+                            assert loader.state_dict()["batches"] == len(got)
                         continue
                     except StopIteration:
                         inside = False

@@ -1,0 +1,3 @@
+"""Types of the extension built from cython_ext/process/handlers.pyx, where each is explained."""
+
+def is_handlers(error: BaseException) -> bool: ...
