@@ -37,11 +37,11 @@ cdef class Steps:
 
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
-           that was drawn but not opened, and the batch that was taken but not handed out.  The next call continues from
-           there.  A handler may also raise after next() has returned, but before the iterator returns the batch.  So
-           next() keeps the batch in `unreturned`, which the iterator's last line sets to None.  If that line was not
-           reached, the following next() returns the batch again.  Only the main thread runs handlers, so only its
-           batches are kept.
+           that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
+           what one draw gives: usually all indices of a batch.)  The next call continues from there.  A handler may
+           also raise after next() has returned, but before the iterator returns the batch.  So next() keeps the batch
+           in `unreturned`, which the iterator's last line sets to None.  If that line was not reached, the following
+           next() returns the batch again.  Only the main thread runs handlers, so only its batches are kept.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
            following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
            raise each time, and the user would never get the batches that are ready.
