@@ -103,9 +103,9 @@ def _agreed(found: list[dict[str, Any]], label: str) -> dict[str, Any]:
     if all(options == found[0] for options in found):
         return dict(found[0])
     off_the_ring.warn_once(
-        f"a loader that a framework built over {label} takes over no options, because your loaders over it differ in "
-        f"them: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should "
-        "have.",
+        f"a loader that a framework built for {label} inherits no options, because your own loaders for that dataset "
+        f"have different ones: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that "
+        "it should have.",
         stacklevel=None,
     )
     return {}
