@@ -293,10 +293,10 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
 /* NOTE [ Cache table ]
  *
  * An open-addressed table of words says where each kept (decoded) picture lies.  All processes of a user map the table.
- * A word is 0, a claim or an entry:
+ * A word is 0, a claim or an entry (`:n` = n bits):
  *
- *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40
- *     entry   state 2:2 | tag, bits of the picture's key:26 | place of its bytes, in units of CACHE_UNIT:36
+ *     claim   state:2 = 1 | pid:22 | start:40, that process's start in clock ticks since boot
+ *     entry   state:2 = 2 | tag:26, bits of the picture's key | place:36, of its bytes, in units of CACHE_UNIT
  *
  *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
  *        pictures.  They end at the picture's own entry, at 0 or at a claim.  A process that meets the claim of a

@@ -90,7 +90,7 @@ class Measured:
 
         Example:
             >>> print(loader.report())
-            input-bound (sure): 64.8% of the loop's time went into next(), 13.6 ms of 21.0 ms a batch
+            input-bound (sure): 64.8% of the loop's time went into next(), 13.6 ms of 21.0 ms per batch
             cause:   a batch takes 84.0 ms of a worker's time, 92% of it for the samples, on a core
             change:  num_workers=8, and make a sample cheaper: ...
             effect:  12 workers would feed this loop (7.4 ms a step); this machine has 8 cores, ...

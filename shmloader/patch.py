@@ -2,9 +2,9 @@
 
 NOTE [ Patching ]
 
-    1. No name is rebound.  Not only module globals hold torch's class, but also default arguments, partials, class
-       attributes, and functions that import it later.  A call through any of these builds our loader, because the class
-       itself is changed: its `__init__` turns the new, empty instance into one of our class.
+    1. No name is rebound, because torch's class is not only in module globals.  Default arguments, partials and class
+       attributes hold it too, and functions may import it later.  A call through any of these builds our loader,
+       because the class itself is changed: its `__init__` turns the new, empty instance into one of our class.
     2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
        before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
        Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class still load.

@@ -6,7 +6,7 @@ NOTE [ Read elsewhere ]
     1. accelerate, Ray Train and others take a loader of ours apart and build another one from its attributes, without
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
-    2. All loaders of torch's have only one place in common: each calls the `__init__` of one of torch's two iterators.
+    2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
        We watch these two calls only while one of three things exists: a note of a loader that was not iterated over
        yet; a loader of a class that is not ours; a patch.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of

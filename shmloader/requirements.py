@@ -154,7 +154,7 @@ def _check_readers(loader: Any, options: Options) -> None:
     pins = loader.pin_memory and accelerator.kind() is not None
     if pins or options.device is not None:
         raise ValueError(
-            "readers hands out batches that are each rank's own, in memory that is not page-locked, but got "
+            "with readers=, each rank gets a private view of the batches, in memory that is not page-locked, but got "
             f"pin_memory={loader.pin_memory}, device={options.device!r}. Page-locked memory would be a copy for each "
             "rank. Leave both out, and copy with batch.to(device) in each rank."
         )

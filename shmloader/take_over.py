@@ -4,9 +4,9 @@ NOTE [ Take over ]
 
     1. Code that builds a loader by torch's name knows only torch's arguments.  Each option of ours that it does not
        give comes from the loader that the new one was built from, or, if that gives none, from the latest living patch.
-    2. That loader is a living loader of ours over the same dataset object, with the same number of workers and the same
-       collate function, because accelerate and Ray Train pass on both.  Only options that differ from the defaults
-       count.
+    2. We recognise that loader by this: it is a living loader of ours over the same dataset object, with the same
+       number of workers and the same collate function.  accelerate and Ray Train pass on both of these.  Only options
+       that differ from the defaults count.
     3. If several such loaders have different options, none is taken over, with a warning.
     4. If the new loader cannot have an option (Ray Train drops persistent_workers, which prefetch_epochs needs), the
        option is left out, with a warning: an option that nobody gave to this loader must not end the run.
@@ -103,9 +103,9 @@ def _agreed(found: list[dict[str, Any]], label: str) -> dict[str, Any]:
     if all(options == found[0] for options in found):
         return dict(found[0])
     off_the_ring.warn_once(
-        f"a loader that a framework built over {label} takes over no options, because your loaders over it differ in "
-        f"them: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should "
-        "have.",
+        f"a loader that a framework built for {label} inherits no options, because your own loaders for that dataset "
+        f"have different ones: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that "
+        "it should have.",
         stacklevel=None,
     )
     return {}

@@ -38,15 +38,15 @@ cdef class Steps:
 
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
-           that was drawn but not opened, and the batch that was taken but not handed out.  The next call continues from
-           there.  A handler may also raise after next() has returned, but before the iterator returns the batch.  So
-           in the main thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line
-           sets `returning` to False.  That counts the batch as handed out, and is no call, so no handler runs after it.
-           If that line was not reached, the following next() returns the batch again, and a state has not counted it.
-           If another thread calls next() meanwhile, it counts the batch, and keeps it in `unreturned` for the main
-           thread.
-           An exception of a handler must not be taken for one of the sampler or of the batch.  See
-           NOTE [ Handlers ] in handlers.pyx.
+           that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
+           what one draw gives: usually all indices of a batch.)  The next call continues from there.
+           A handler may also raise after next() has returned, but before the iterator returns the batch.  So in the main
+           thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line sets
+           `returning` to False.  That counts the batch as handed out, and is no call, so no handler runs after it.  If
+           that line was not reached, the following next() returns the batch again, and no state has counted it.  If
+           another thread calls next() meanwhile, it counts the batch, and keeps it in `unreturned` for the main thread.
+           An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
+           handlers.pyx.
            Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
            following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
            raise each time, and the user would never get the batches that are ready.

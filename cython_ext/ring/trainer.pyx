@@ -4,10 +4,10 @@
 NOTE [ Sleep ]
 
 Each process that sleeps on a bell calls PyErr_CheckSignals() before each sleep, whatever woke it up.  A signal may come
-while it is awake, for example while it waits for the GIL behind a wake-up.  Then there is no sleep to interrupt, and
-CPython only notes the signal.  If the process slept again without this check, the handler would not run until the next
-wake-up, and a Ctrl-C would do nothing.  One gap remains: a signal that arrives between this check and the sleep is
-handled only after the next wake-up.
+while it is awake, for example when it has just been woken and is waiting to get the GIL back.  Then there is no sleep
+to interrupt, and CPython only notes the signal.  If the process slept again without this check, the handler would not
+run until the next wake-up, and a Ctrl-C would do nothing.  One gap remains: a signal that arrives between this check
+and the sleep is handled only after the next wake-up.
 """
 
 cimport cython

@@ -34,7 +34,8 @@ delivered in its slot, with `is_pinned()` true and no copy.
        a capture began in another thread while the events were being recorded, the events are dropped, and recorded
        again at the next hand-out.  That holds even if the capture is over by then, because we compare the number of
        captures before and after.  All calls are made in the thread's relaxed mode, so they break no capture of another
-       thread.  Waiting for a whole device would, so a capture begins only when that wait is over.
+       thread.  Waiting for a whole device breaks a capture even in that mode, so no capture may begin until such a wait
+       is over (captures.py).
     5. When the iterator ends, it waits for the device, so that no copy still runs, not even one that we do not know of.
        Then slots that are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a
        device is not allowed, so the events alone have to be enough.  A slot that is lent, or read by a copy, stays

@@ -6,8 +6,8 @@ NOTE [ Epoch ]
        Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
        is computed from these, and there is no other counter.
     2. `delivered` counts the batches that the user has received, and a state saves this count.  Without a prefetch
-       thread it is the very Progress in which the trainer's reader (Reading) counts.  With one, the reader runs ahead
-       of the user.  So `delivered` is then a copy of that Progress, sent along with the last batch that the user
+       thread, it is the same Progress object in which the trainer's reader (Reading) counts.  With one, the reader runs
+       ahead of the user.  So `delivered` is then a copy of that Progress, sent along with the last batch that the user
        received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.

@@ -186,7 +186,8 @@ def _warn_of_lost_places(loader: Any, lost: list[str]) -> None:
         warnings.warn(
             f"the state of this loader lacks the place of {len(lost)} of its streams "
             f"({type(loader.dataset).__name__}): {'; '.join(lost)}. A run that resumes from this state starts such a "
-            "stream at its beginning. In mid-epoch it reads the samples that were delivered again and drops them.",
+            "stream at its beginning. In mid-epoch it again reads the samples that were already delivered, and drops "
+            "them.",
             RuntimeWarning,
             stacklevel=6,
         )

@@ -106,9 +106,13 @@ def text(evidence: Evidence, kind: Kind, share: float, sure: bool) -> str:
     wait, step, first = evidence.stats.wait.mean_s, evidence.step_s, evidence.stats.first_wait
     if first.count == 1:
         wait = evidence.wait_s
-    sentence += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
+    sentence += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} per batch"
     if first.count == 1:
-        sentence += f", after the first batches ({ms(evidence.stats.starting_s)})"
+        if evidence.settings.num_workers:
+            left_out = f"each worker's first batch ({ms(evidence.stats.starting_s)} in all)"
+        else:
+            left_out = f"the first batch ({ms(evidence.stats.starting_s)})"
+        sentence += f", not counting the wait for {left_out}"
     if kind != "consumer-bound":
         return sentence
     sentence += ". The loader keeps up; the loop's own step takes the time"

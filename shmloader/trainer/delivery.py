@@ -3,10 +3,10 @@
 NOTE [ Lease ]
 
 A delivered batch is a set of tensors over its payload.  When is the user done with it?  There may be views, numpy
-views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps the object that exports
-its bytes alive until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and arrays
-are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is free.
-`weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.
+views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps alive the object that
+exports its bytes, until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and
+arrays are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is
+free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.

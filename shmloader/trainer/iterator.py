@@ -22,7 +22,7 @@ NOTE [ Shutdown ]
     4. A forked child that drops its copy of an iterator must not end any worker.  Its pid shows that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ] in delivery.py.
     6. Rule 1 has an exception: an atexit hook ends the threads that call the device (prefetch.py, pinning.py), because
-       a thread that returns from a call into an interpreter that is gone takes the process down with it.
+       if such a thread comes back from its call when the interpreter is already gone, the whole process crashes.
     7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is

@@ -1,7 +1,8 @@
 """A loader without workers: torch's iterator makes its batches, and the epoch counts the batches handed out.
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
-stays pending, and the next call makes that batch.
+stays pending, and the next call makes that batch.  Between the count and the return of next() there are lines of
+torch's, and a Ctrl-C there loses the batch, as it does in torch.
 """
 
 from __future__ import annotations

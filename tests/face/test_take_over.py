@@ -124,7 +124,7 @@ def test_loaders_with_different_options_are_a_warning() -> None:
     second = shmloader.DataLoader(dataset, num_workers=1, spare_slots=4)
     with (
         shmloader.patch_torch(),
-        pytest.warns(RuntimeWarning, match="takes over no options.*schedule='steal'; spare_slots=4"),
+        pytest.warns(RuntimeWarning, match="inherits no options.*schedule='steal'; spare_slots=4"),
     ):
         theirs: Any = rebuilt(first)
     assert (theirs.schedule, theirs.spare_slots) == ("round_robin", 2) and second is not None

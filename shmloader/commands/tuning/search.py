@@ -8,7 +8,8 @@ NOTE [ Search ]
        then.
     3. Then the other options are tried: one at a time is added to the best setting so far.  An option that gains is
        kept, and more workers are tried with it.
-    4. Then fewer workers are tried, by halves, down to the fewest that are LOOSELY as quick as the best.
+    4. Then fewer workers are tried, by bisection, to find the fewest that take at most LOOSELY (5 %) longer than the
+       best.
     5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine meets all of them.
        The usual options are among them, because an unusual one must be worth it.  The pick is the cheapest setting
        whose median is at most TOLERABLY slower than the best median, or too close to the best median for the
