@@ -55,6 +55,14 @@ from shmloader.statistics.account import turns_of_prefetcher
 if TYPE_CHECKING:
     from shmloader.core.progress import Progress  # off Linux there is none
 
+try:
+    from shmloader.core.handlers import is_handlers
+except ImportError:  # off Linux there is no core, and nobody can tell
+
+    def is_handlers(error: BaseException) -> bool:
+        return False
+
+
 PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread, which may be in a user's function
 
 
@@ -130,29 +138,34 @@ class Prefetcher:
             self._turns.asked()
         if profiler._is_profiler_enabled:
             with profiler.record_function(self._profile_name):
-                batch = self._arrived(hand)
+                batch, delivered = self._arrived(hand)
         else:
-            batch = self._arrived(hand)
+            batch, delivered = self._arrived(hand)
         if self._turns is not None:
             self._turns.handed_out()
         # Signals are handled at calls and loops.  There is none from here to the caller's own code, so the batch is
-        # neither lost nor returned twice.
+        # neither lost nor returned twice, and counts exactly if it is returned.
+        if delivered is None:
+            del hand.held[0]
+            return batch
+        self._epoch.delivered = delivered
         del hand.held[0]
         return batch
 
-    def _arrived(self, hand: _Hand) -> Any:
+    def _arrived(self, hand: _Hand) -> tuple[Any, Progress | None]:
+        """The batch, and what the user will have received of the epoch with it."""
         if self._ended:
             raise StopIteration
         ready = self._next_of_thread(hand) if self._depth else self._next_here(hand)
         try:
             batch = self._stage.arrive(ready.what)
-        except Exception:
-            self._hand_on(ready.delivered)
-            hand.held.clear()
+        except Exception as error:
+            if not is_handlers(error):
+                self._hand_on(ready.delivered)
+                hand.held.clear()
             raise
         self._num_yielded = ready.batches
-        self._hand_on(ready.delivered)
-        return batch
+        return batch, ready.delivered
 
     def _hand_on(self, delivered: Progress | None) -> None:
         """Record what the user has received of the epoch."""

@@ -22,7 +22,7 @@ from shmloader.core.ring import Mapping
 from shmloader.core.turns import Meter
 from shmloader.readers.wire import NoDescriptorLeftError, Wire
 from shmloader.ring.geometry import Geometry
-from shmloader.system.signals import held_in_del
+from shmloader.system.signals import held, held_in_del
 
 SOON = 1.0  # seconds; a process that is killed closes its connections before it has ended
 
@@ -105,10 +105,12 @@ class Attachment:
                 raise RuntimeError(answer["refused"])
             self.greeting = answer
             self.spare = int(answer["spare"]) if spare is None else spare
-            self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-            given = wire, self._bye, weakref.ref(self)
-            self._thread = threading.Thread(target=self._listener, args=given, name="shmloader_conductor", daemon=True)
-            self._thread.start()
+            with held():  # otherwise an interrupt leaves a descriptor, or a thread that threading counts for ever
+                self._bye = os.eventfd(0, os.EFD_CLOEXEC)
+                given = wire, self._bye, weakref.ref(self)
+                name = "shmloader_conductor"
+                self._thread = threading.Thread(target=self._listener, args=given, name=name, daemon=True)
+                self._thread.start()
         except BaseException:
             if self._bye >= 0 and not self._listener.prevent():  # a signal's handler has raised behind start()
                 os.eventfd_write(self._bye, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import operator
 import os
 import sys
 import threading
@@ -25,10 +23,10 @@ from shmloader.system.signals import held_in_del
 
 
 class _Hand(threading.local):
-    """A batch that was counted, and that next() has not returned yet.  Each thread has its own."""
+    """A batch that next() has not returned yet, its samples, and its number.  Each thread has its own."""
 
     def __init__(self) -> None:
-        self.held: list[Any] = []  # one at most
+        self.held: list[tuple[Any, int, int]] = []  # one at most
 
 
 class ReaderIterator:
@@ -54,7 +52,7 @@ class ReaderIterator:
         self._leave_sent = False  # to the conductor
         self._taking = threading.RLock()  # threads that share this iterator take one after the other
         self._occupant = 0  # the thread that takes
-        self._ready: list[Any] = []  # a batch that was taken and is in no thread's hand yet
+        self._ready: list[tuple[Any, int, int]] = []  # a batch that was taken and is in no thread's hand yet
         self._hand = _Hand()
         self._ring: AttachedRing
         self.epoch: Epoch
@@ -110,7 +108,8 @@ class ReaderIterator:
         """
         if self.ended:
             return self.epoch.number + 1, 0
-        return self.epoch.number, self._given
+        held = self._hand.held
+        return self.epoch.number, held[0][2] if held else self._given
 
     @property
     def has_left(self) -> bool:
@@ -139,17 +138,24 @@ class ReaderIterator:
                     held = self._took()
                 finally:
                     self._occupant = 0
-        batch = held[0]
-        failed = type(batch) is ExceptionWrapper
+        batch, samples, _ = held[0]
         self._turns.handed_out()
+        delivered = self.epoch.reading.delivered
+        if type(batch) is ExceptionWrapper:
+            try:
+                batch.reraise()
+            except Exception as error:
+                if not is_handlers(error):
+                    delivered.returned = samples  # no call follows
+                    del held[0]
+                raise
         # Signals are handled at calls and loops.  There is none from here to the caller's own code.
+        delivered.returned = samples
         del held[0]
-        if failed:
-            batch.reraise()
         return batch
 
-    def _took(self) -> list[Any]:
-        """Take the next batch into this thread's hand, and count it."""
+    def _took(self) -> list[tuple[Any, int, int]]:
+        """Take the next batch into this thread's hand."""
         self._turns.asked()
         while not self._ready:
             if self._shutdown or self.ended or not self._wait():
@@ -158,12 +164,9 @@ class ReaderIterator:
                 raise StopIteration
             self._take()
         self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
-        _, samples, number = self._ready[0]
         held = self._hand.held  # threads may have shared an iter() since next() began
-        # Each is one call of C.  `samples` is an iterator, so a batch is not counted again if a handler raises here.
-        collections.deque(map(self.epoch.reading.delivered.add, samples), maxlen=0)
-        self._given = number + 1
-        held.extend(map(_batch_of, map(self._ready.pop, (0,))))
+        self._given = self._ready[0][2] + 1
+        held.extend(map(self._ready.pop, (0,)))  # one call of C
         return held
 
     def _check_occupant(self, called: str) -> None:
@@ -252,7 +255,7 @@ class ReaderIterator:
                 raise
             batch = ExceptionWrapper(where="in a reader, where a batch was read")
             lease.fail()
-        self._ready.append((batch, iter((side.samples,)), side.batch))  # next() calls took()
+        self._ready.append((batch, side.samples, side.batch))  # next() calls took()
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -292,9 +295,6 @@ class ReaderIterator:
         finally:  # a signal may have come before signals were held back
             if hasattr(self, "_ring"):
                 self.close()
-
-
-_batch_of = operator.itemgetter(0)
 
 
 def _wait(side: AttachedSide) -> None:

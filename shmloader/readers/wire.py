@@ -16,6 +16,8 @@ import struct
 from array import array
 from typing import Any
 
+from shmloader.system.signals import held
+
 _MOST = 1 << 16  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
 _IN_MEMORY = b"m"  # in place of one that does.  No pickle is this
 _FDS = 4  # descriptors beside one, at most
@@ -54,7 +56,8 @@ class Wire:
             raise ProcessLookupError(
                 "The process at the other end is not in this pid namespace. Run both in the same one."
             )
-        self.death = _death_of(sock, self.pid)
+        with held():  # otherwise a signal's handler may raise before the descriptor has an owner
+            self.death = _death_of(sock, self.pid)
 
     def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         """Send a message of any size, now.
