@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
+from shmloader.core.handlers import is_handlers
 from shmloader.resume import seek
 
 MOST = 64 << 20  # bytes of an attribute of one of torch's samplers: indices, weights
@@ -189,6 +190,8 @@ def _dump(value: Any, parts: list[Any], held: list[Any], most: int, is_sized: bo
             value = id(value), _length(value)
         _Pickler(file, parts, held).dump(value)
     except Exception as error:
+        if is_handlers(error):
+            raise
         raise ValueError(f"it cannot be compared: {error}") from None
     return file.getvalue()
 
