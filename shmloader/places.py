@@ -76,6 +76,10 @@ class Places:
         try:
             place = self._place(index)
         except Exception as error:
+            from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+
+            if is_handlers(error):
+                raise
             raise RuntimeError(
                 f"{self._source} raised {type(error).__name__} for index {index!r}: {error}. "
                 "It has to say for each index of the sampler where that sample lies. Correct it, or leave group_by out."
