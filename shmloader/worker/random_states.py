@@ -25,8 +25,11 @@ from shmloader.worker.sample_generators import AT_HAND, Draws
 def seed_worker(base_seed: int, worker: int) -> int:
     """Give a worker's generators torch's first seeds; returns the value of get_worker_info().seed.
 
+    A worker is seeded once, when it starts.  New workers of another epoch get a new base seed, and persistent workers
+    draw on.
+
     Args:
-        base_seed: Of the loader's iterator.
+        base_seed: Of the loader's iterator (trainer/seeds.py).
         worker: Which worker this is.
     """
     seed = base_seed + worker
