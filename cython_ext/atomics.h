@@ -299,9 +299,9 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *     entry   state:2 = 2 | tag:26, bits of the picture's key | place:36, of its bytes, in units of CACHE_UNIT
  *
  *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
- *        pictures.  They end at the picture's own entry, at 0 or at a claim.  A process that meets the claim of a
- *        living process does without the cache this time, and does not try the next slot.  So a picture has one entry
- *        at most, and a released claim leaves a 0, not a gap that probes would have to skip.
+ *        pictures.  They end at the picture's own entry, at 0 or at a claim.  If a process meets the claim of a living
+ *        process, it does not use the cache this time, and does not try the next slot.  So a picture has one entry at
+ *        most, and a released claim leaves a 0, not a gap that probes would have to skip.
  *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
  *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, even if a process is killed.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
@@ -314,7 +314,8 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *        picture.
  *
  * The table is in memory without a file, so writing a word cannot fail because a disk is full.  The model in
- * tests/core/model/cache_model.py visits every interleaving; each of its faults breaks one of these rules. */
+ * tests/core/model/cache_model.py visits every interleaving.  It also has deliberately wrong variants, each of which
+ * breaks one of these rules. */
 enum { CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY };
 enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES = 64, CACHE_VERSION = 1 };
 #define CACHE_MAGIC 0x6568636163776873ULL /* "shwcache" */

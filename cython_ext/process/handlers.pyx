@@ -4,13 +4,15 @@
 NOTE [ Handlers ]
 
 A handler runs at any line of Python in the main thread: in the user's sampler, or where a batch is read.  Its exception
-comes out there, although that code did not fail.  For KeyboardInterrupt the class shows this.  A handler may also raise
-an Exception: a watchdog's TimeoutError, or torch's RuntimeError for a worker that died.  It must do what
-KeyboardInterrupt does: reach the user as it is, and lose nothing.  So wherever an exception stands for a batch, or says
-that a sampler has ended, is_handlers() is asked first.
+comes out there, although that code did not fail.  If it is a KeyboardInterrupt, its class alone shows that it came from
+a handler.  A handler may also raise an Exception: a watchdog's TimeoutError, or torch's RuntimeError for a worker that
+died.  It must do what KeyboardInterrupt does: reach the user as it is, and lose nothing.  So wherever an exception
+stands for a batch, or says that a sampler has ended, the code first calls is_handlers(), which returns whether a
+handler raised it.
 
-A handler is known by its frame in the traceback.  Either the frame's code is that of a handler that is installed now,
-or one of its arguments is the frame that it interrupted, because a handler may install another one before it raises.
+A handler is known by its frame in the traceback.  Either the frame runs the code of a handler that is installed now, or
+it was called with its caller's frame as an argument, as handlers are.  The second test is needed because a handler may
+install another one before it raises.
 """
 
 import signal

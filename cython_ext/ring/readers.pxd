@@ -6,7 +6,7 @@ NOTE [ Readers ]
 Several processes of a machine may read the batches of one ring.  One of them is the **conductor**.  It draws indices,
 opens batches, revokes claims and keeps the counts, as a trainer without readers does.  It may also read batches itself.
 In that case Slots records which payloads it lends; the words below do not.  The other processes are **readers**: they
-take batches in order and lend them.  Each reader has an index from 0 to 31, and the bit of that number.
+take batches in order and lend them.  Each reader has an index k from 0 to 31.  Bit k in the words below is its bit.
 
 Each payload has one word, `due:32 | held:32`, with a bit for each reader in both halves.  A reader is *due* until it
 has taken the payload's batch.  It *holds* the payload while it reads or lends it.
@@ -56,7 +56,8 @@ Rare events are messages over a socket: an epoch begins or ends, an error comes,
 a thread receives them, and raises the reader's alarm for each.  The same thread notices the conductor's death, by its
 pidfd.
 
-tests/core/model/readers_model.py explores every interleaving of all this, and also the faults that break it.
+tests/core/model/readers_model.py explores every interleaving of all this.  It also checks that deliberately broken
+versions of the protocol fail.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -13,7 +13,8 @@ into it.
        updates it with all rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
        with holes in place of its items: `Holed`.  So you get the container that you would get if the whole batch were
-       pickled.  The same is done with a tensor of a subclass.  It has one item, its elements.
+       pickled.  The same is done with a tensor of a subclass.  Such a tensor counts as a container with a single item:
+       the plain tensor of its elements.
     3. The attributes of a shell come from the first chunk, because default_collate keeps those of the first sample.
 """
 

@@ -6,10 +6,10 @@ NOTE [ Signals ]
        RuntimeError for a worker that died, or anything from a user's handler for SIGTERM.  If it raises while a worker
        is forked, the error is lost in a fork hook, or the worker's pid is lost; if it raises while an iterator ends,
        the rest of the end is lost.
-    2. So forking a worker and ending an iterator are stretches that are `held()`: a signal is noted, and its handler is
-       called after the stretch.  Blocking the signal is not enough.  A signal belongs to the process, and if the main
-       thread has blocked it, another thread takes it (numpy alone starts some).  Python then runs the handler in the
-       main thread anyway.
+    2. So the code that forks a worker or ends an iterator runs inside `with held():`.  A signal that arrives in such a
+       stretch of code is noted, and its handler is called after the stretch.  Blocking the signal is not enough.  A
+       signal belongs to the process, and if the main thread has blocked it, another thread takes it (numpy alone starts
+       some).  Python then runs the handler in the main thread anyway.
     3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  If another
        stretch begins inside it, signals that come there are handled at the end of that inner stretch.
     4. If a stretch lasts longer than LONGEST, we assume that it hangs. A signal that arrives after that is handled at

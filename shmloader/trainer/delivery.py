@@ -12,7 +12,8 @@ free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a 
        `torch.save` would write all of it and `deepcopy` would allocate all of it.
     2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf.  If
        all leaves were copied into one piece of memory, a small target that the user keeps would keep the images' memory
-       too.  So `list(loader)` works, a first batch may be kept for ever, and the ring never waits for a tensor to die.
+       too.  Because batches beyond `spare_slots` are copies, `list(loader)` works, a first batch may be kept for ever,
+       and the ring never waits for a tensor to die.
     3. When a lease dies, it only adds its payload's number to a list of its own process.  It may die in any thread, and
        while the interpreter shuts down.  So it takes no lock, waits for nothing and makes no Python call, except that a
        guarded lease calls one built-in function.

@@ -35,8 +35,8 @@ workers for both.
        If workers are forked after a loader with `persistent_workers` was made, they inherit its dataset by the fork.
     7. A dead worker is dead for every ring, and each ring reacts by its own `on_worker_death`.  The first ring that
        respawns starts another process.  Each ring that respawns revokes what it had given the dead worker, and has the
-       new one join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own
-       fault.
+       new one join.  If the dead worker held a batch of a ring, or was joining a ring, that ring counts the death as
+       its own fault.  The others do not.
     8. A ring that is at rest folds (Slots.fold) as soon as another loader of the crew is iterated: its free payloads
        give their pages back.  Its next epoch commits pages again, as its first one did.  So training and validation,
        one after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
