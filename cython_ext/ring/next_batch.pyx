@@ -42,7 +42,7 @@ cdef class Steps:
            what one draw gives: usually all indices of a batch.)  The next call continues from there.
            A handler may also raise after next() has returned, but before the iterator returns the batch.  So in the main
            thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line sets
-           `returning` to False.  That counts the batch as handed out.  Setting the attribute calls no function, so no
+           `returning` to False.  That counts the batch as handed out.  Setting it calls no function of Python, so no
            handler runs after it.  If that line was not reached, the following next() returns the batch again, and no
            state has counted it.  If another thread calls next() meanwhile, it counts the batch, and keeps it in
            `unreturned` for the main thread.
