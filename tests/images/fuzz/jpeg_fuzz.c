@@ -19,6 +19,7 @@ size_t __sanitizer_get_current_allocated_bytes(void); /* its header is not insta
 #define ALLOCATED() ((size_t)0)
 #endif
 
+enum { FOURTH = 7, OTHER = 9 }; /* what lies in a block before a picture is decoded into it */
 enum { LARGEST = 64, ROOM = 1 << 20, MEMORY = 80 << 20 };
 
 static uint64_t state;
@@ -237,15 +238,18 @@ typedef struct {
 
 static image lay_out(jpeg_request q)
 {
-    image i = {.size = 3 * (size_t)q.out_width * (size_t)q.out_height, .request = q};
+    int is_of_four = below(2); /* pixels of four bytes; the last one has no fourth */
+    size_t pixels = (size_t)q.out_width * (size_t)q.out_height;
+    image i = {.size = is_of_four ? 4 * pixels - 1 : 3 * pixels, .request = q};
     i.block = malloc(i.size);
-    memset(i.block, 7, i.size);
+    memset(i.block, FOURTH, i.size);
     ptrdiff_t w = q.out_width, h = q.out_height;
     jpeg_request *r = &i.request;
     r->to = i.block;
-    switch (below(3)) {
+    switch (is_of_four ? 3 : below(3)) {
     case 0: r->channel = w * h, r->row = w, r->column = 1; break;
     case 1: r->channel = 1, r->row = 3 * w, r->column = 3; break;
+    case 3: r->channel = 1, r->row = 4 * w, r->column = 4; break;
     default: r->channel = w * h, r->row = 1, r->column = h; /* on its side */
     }
     if (below(2)) r->to += (w - 1) * r->column, r->column = -r->column;
@@ -264,6 +268,9 @@ static void compare(const image *a, const image *b, int top, int left, long inpu
         for (int y = 0; y < b->request.out_height; y++)
             for (int x = 0; x < b->request.out_width; x++)
                 if (pixel(a, c, top + y, left + x) != pixel(b, c, y, x)) fail(what, input);
+    if (b->request.column == 4 && b->request.channel == 1)
+        for (size_t k = 3; k < b->size; k += 4)
+            if (b->block[k] != FOURTH && b->block[k] != OTHER) fail("a fourth byte was changed", input);
 }
 
 /* A part that is read from the mark of its first row is the same; from a wrong mark, nothing worse than other pixels. */
@@ -276,11 +283,12 @@ static void check_marks(jpeg_decoder *decoder, const image *part, long input)
     again.block = malloc(part->size);
     again.request.to = again.block + (part->request.to - part->block);
     again.request.new_marks = marks;
+    memset(again.block, OTHER, part->size);
     if (jpeg_decode(decoder, &again.request)) fail("a file was not read to its end for its marks", input);
     compare(part, &again, 0, 0, input, "a part with marks is another");
     again.request.new_marks = NULL;
     again.request.marks = marks;
-    memset(again.block, 9, part->size);
+    memset(again.block, OTHER, part->size);
     if (jpeg_decode(decoder, &again.request)) fail("a part was not read from its mark", input);
     compare(part, &again, 0, 0, input, "a part from its mark is another");
     for (uint8_t *byte = (uint8_t *)marks; byte < (uint8_t *)(marks + rows); byte++)
@@ -299,7 +307,7 @@ static void check_planes(jpeg_decoder *maker, jpeg_decoder *reader, const image 
     image again = *part;
     again.block = malloc(part->size);
     again.request.to = again.block + (part->request.to - part->block);
-    memset(again.block, 9, part->size);
+    memset(again.block, OTHER, part->size);
     if (jpeg_write_planes(maker, planes)) fail("a whole file has no planes", input);
     if (!jpeg_open_planes(reader, &shape, planes)) fail("planes were not opened", input);
     if (jpeg_decode(reader, &again.request)) fail("planes were not decoded", input);
