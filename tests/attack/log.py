@@ -80,7 +80,8 @@ class Log:
     def begin(self, loader: Any) -> Any:
         """An iterator of the next epoch; after resume(), of the one that was under way."""
         before = self.epoch, self.handed, self.under_way
-        self.bad_batch = getattr(loader.batch_sampler, "bad_batch", None)
+        # Out of order nothing is cut into chunks, so its error comes once, before or after other batches.
+        self.bad_batch = getattr(loader.batch_sampler, "bad_batch", None) if loader.in_order else None
         self.in_place = loader.num_workers > 0
         if not (self.under_way and self._resumes):
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
