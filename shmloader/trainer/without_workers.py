@@ -2,7 +2,9 @@
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
 stays pending, and the next call makes that batch.  Between the count and the return of next() there are lines of
-torch's, and a Ctrl-C there loses the batch, as it does in torch.
+torch's, and a Ctrl-C there loses the batch, as it does in torch.  An Exception of a signal's handler counts as the
+dataset's own (not NOTE [ Handlers ]), because datasets limit the time of a sample by a timer, and expect the next batch
+after that.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
-from shmloader.core.handlers import is_handlers
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import dataset_epoch
@@ -171,9 +172,8 @@ class _Counting(_InPlace):
         samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
         try:
             batch = self._fetcher.fetch(index)
-        except Exception as error:
-            if not is_handlers(error):
-                self._epoch.hand_out(samples)
+        except Exception:
+            self._epoch.hand_out(samples)
             raise
         self._epoch.hand_out(samples)
         return batch
@@ -248,9 +248,8 @@ class _Streaming(_InPlace):
         except StopIteration:
             self._reading.ended = True
             raise
-        except Exception as error:
-            if not is_handlers(error):
-                self._reading.delivered.add(self._size)
+        except Exception:
+            self._reading.delivered.add(self._size)
             raise
         self._reading.delivered.add(self._size)
         return batch
@@ -284,9 +283,8 @@ class _Given:
         except StopIteration:
             self.ended = True
             raise
-        except Exception as error:
-            if not is_handlers(error):
-                self.errors.append(self.count)
+        except Exception:
+            self.errors.append(self.count)
             raise
         self.count += 1
         return sample

@@ -111,6 +111,37 @@ def test_an_error_in_a_batchs_place_comes_after_an_interrupt(monkeypatch: pytest
         assert [got, *(batch.tolist() for batch in iterator)] == [[0, 1], [4, 5], [6, 7]]
 
 
+class TimedOut(torch.utils.data.Dataset[int]):
+    """Limits the time of a sample by a timer, as many datasets do.  One sample takes too long."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            signal.raise_signal(signal.SIGALRM)
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_handler_of_the_datasets_own_fails_its_batch_as_in_torch(workers: int) -> None:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("late")
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        for kind in (shmloader.DataLoader, torch.utils.data.DataLoader):
+            iterator, got = iter(kind(TimedOut(), batch_size=2, num_workers=workers)), []
+            for _ in range(4):
+                try:
+                    got.append(next(iterator).tolist())
+                except TimeoutError:
+                    got.append("late")
+            assert got == [[0, 1], "late", [4, 5], [6, 7]]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def nothing(samples: Any) -> None:
     """A collate function whose batches are None."""
 
