@@ -57,6 +57,26 @@ def test_iter_that_is_broken_off_loses_no_epoch(name: str, monkeypatch: pytest.M
         assert _lists(first) == _lists(batches) == EPOCH
 
 
+def test_a_state_counts_no_batch_that_next_has_not_returned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        """The measure of the user's turns, which is called last before next() returns."""
+
+        asked = staticmethod(lambda: None)
+        handed_out = staticmethod(lambda: None)
+
+    with shmloader.attach(name) as batches:
+        one = iter(batches)
+        assert next(one).tolist() == [0, 1]
+        before = batches.state_dict()
+        one._turns = Interrupted
+        _raises_once(monkeypatch, Interrupted, "handed_out")
+        with pytest.raises(KeyboardInterrupt):
+            next(one)
+        assert batches.state_dict() == before
+        assert next(one).tolist() == [2, 3]
+        assert batches.state_dict()["batch"] == before["batch"] + 1
+
+
 def test_close_that_is_broken_off_is_finished_by_the_next_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = shmloader.attach(name)
     assert next(iter(batches)).tolist() == [0, 1]

@@ -56,6 +56,23 @@ def test_next_in_iter_is_an_error_and_the_epoch_is_whole(
 
 
 @pytest.mark.parametrize("after", [False, True])
+def test_iter_in_iter_is_an_error_and_the_epoch_is_whole(
+    loader: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    next(iter(loader))
+    refused: list[str] = []
+
+    def handler() -> None:
+        with pytest.raises(RuntimeError) as caught:
+            iter(loader)
+        refused.append(str(caught.value))
+
+    handled(monkeypatch, handler, after)
+    assert [batch.tolist() for batch in loader] == BATCHES
+    assert len(refused) == 1 and "iter() was called while this thread is in iter()" in refused[0]
+
+
+@pytest.mark.parametrize("after", [False, True])
 def test_close_in_iter_is_a_runtime_error(loader: Any, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     next(iter(loader))
     handled(monkeypatch, loader.close, after)

@@ -111,6 +111,30 @@ def test_an_error_in_a_batchs_place_comes_after_an_interrupt(monkeypatch: pytest
         assert [got, *(batch.tolist() for batch in iterator)] == [[0, 1], [4, 5], [6, 7]]
 
 
+def test_a_state_counts_no_batch_that_a_prefetcher_has_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        """The measure of the user's turns, which is called last before next() returns."""
+
+        def asked(self) -> None: ...
+
+        def handed_out(self) -> None:
+            iterator._turns = None
+            raise KeyboardInterrupt
+
+    with shmloader.DataLoader(
+        Stream(), batch_size=2, num_workers=1, device="cpu", on_device=lambda batch: batch
+    ) as made:
+        iterator = iter(made)
+        got = [next(iterator).tolist()]
+        iterator._turns = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert made.state_dict()["batches"] == 1
+        got.append(next(iterator).tolist())
+        assert made.state_dict()["batches"] == 2
+        assert [*got, *(batch.tolist() for batch in iterator)] == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
+
+
 class TimedOut(torch.utils.data.Dataset[int]):
     """Limits the time of a sample by a timer, as many datasets do.  One sample takes too long."""
 
