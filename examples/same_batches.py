@@ -8,6 +8,7 @@ Each rank has half of the layer's columns, and an all-gather joins what they com
 from __future__ import annotations
 
 import torch
+import torch._dynamo  # before the group is made, because an optimizer imports it: see below
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
@@ -48,6 +49,8 @@ def main() -> None:
             count += len(target)
         print(f"rank {rank}, epoch {epoch}: {right / count:.1%} of {count}", flush=True)
     loader.close()
+    # This ends the threads of gloo.  It would not if torch._dynamo were imported since (torch 2.13).  One that still
+    # frees a tensor where the interpreter ends aborts the process: "terminate called without an active exception".
     dist.destroy_process_group()
 
 

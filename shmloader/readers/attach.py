@@ -64,8 +64,9 @@ class Attached:
             state = self._state or {}
             attachment = _connected(self.name, state, self._spare, meter)
             try:
-                waits = self._join == "epoch" and state.get("batch") is None
-                self._iterator = ReaderIterator(self, attachment, Turns(meter), waits)
+                named = state.get("batch")
+                waits = self._join == "epoch" and named is None
+                self._iterator = ReaderIterator(self, attachment, Turns(meter), waits, named)
             except BaseException:  # a Ctrl-C while it waits: the next iter() joins again
                 attachment.close()
                 raise
@@ -133,8 +134,8 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
     Args:
         name: What was given to `--name`.
         join: "batch" (default): the first `iter()` begins with the next batch that the server opens; if nobody else
-            reads, with the first one that the last job did not take.  "epoch": with the next epoch.  A state that names
-            a batch overrides both.
+            reads, with the first one that the last job did not take.  If its epoch has none left, `iter()` or the first
+            `next()` waits for the next epoch.  "epoch": with the next epoch.  A state that names a batch overrides both.
         spare_slots: How many batches may lie in the ring at once, as in `DataLoader` (default None: as many as the
             served loader has).  It may not be more.
 

@@ -6,7 +6,7 @@ If no other process reads a loader's batches, the loader has a RingIterator, whi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from shmloader.core.handlers import is_handlers
@@ -42,7 +42,7 @@ class ConductingIterator(RingIterator):
 
     def _make_ring(self, *given: Any) -> None:
         super()._make_ring(*given)
-        self._stepping = _AnnouncedSteps(self._steps, self._send_began, self._send_over, self._send_failed_here)
+        self._stepping = _AnnouncedSteps(self._steps, self)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._began_sent = self._failure_sent = False
@@ -109,27 +109,23 @@ class ConductingIterator(RingIterator):
 class _AnnouncedSteps:
     """The step from one batch to the next (core/next_batch.pyx), and a call for what readers must know of it.
 
+    It does not keep its iterator.  Otherwise the two would keep each other, and the workers of a loader that is dropped
+    would live until the garbage collector runs.
+
     Args:
         steps: Does the step.
-        began: Called where an epoch begins, before its first batch is opened.
-        over: Called where its last batch may be open.
-        failed: Called with an error.  A RuntimeError goes to RingIterator.explain() instead, and is sent there.
+        iterator: Sends where an epoch begins, where it ends, and an error that comes in place of a batch.  A
+            RuntimeError goes to RingIterator.explain() instead, and is sent there.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        began: Callable[[], None],
-        over: Callable[[], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._steps, self._began, self._over, self._failed = steps, began, over, failed
+    def __init__(self, steps: Steps, iterator: ConductingIterator) -> None:
+        self._steps, self._iterator = steps, weakref.proxy(iterator)
         self.drain = steps.drain
 
     def begin(self) -> None:
-        self._began()
+        self._iterator._send_began()  # before its first batch is opened
         self._steps.begin()
-        self._over()
+        self._iterator._send_over()
 
     def next(self) -> Any:
         try:
@@ -138,7 +134,7 @@ class _AnnouncedSteps:
             raise
         except Exception as error:
             if not is_handlers(error):
-                self._failed(error)
+                self._iterator._send_failed_here(error)
             raise
-        self._over()
+        self._iterator._send_over()
         return batch

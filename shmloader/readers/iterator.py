@@ -40,9 +40,17 @@ class ReaderIterator:
         attachment: The connection to the conductor.
         turns: What the user's turns are measured by.
         waits_for_next: Whether what is left of an epoch that has begun before this iterator is passed over.
+        named: The number of the batch that it asked the conductor for; None: it takes what comes.
     """
 
-    def __init__(self, loader: Any, attachment: Attachment, turns: Turns, waits_for_next: bool = False) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        attachment: Attachment,
+        turns: Turns,
+        waits_for_next: bool = False,
+        named: int | None = None,
+    ) -> None:
         self.loader = weakref.ref(loader)
         self._attachment = attachment
         self._turns = turns
@@ -56,7 +64,9 @@ class ReaderIterator:
         self._hand = _Hand()
         self._ring: AttachedRing
         self.epoch: Epoch
+        self._named = named
         self._given: int | None
+        self._joins: bool  # it joined this epoch after its first batch, and has had none of it yet
         self.ended = False
         self._reset(loader)
         if waits_for_next:
@@ -75,10 +85,11 @@ class ReaderIterator:
         epoch = epoch_from(message["of"])
         self._ready.clear()
         self._hand = _Hand()
-        given = 0 if ring.side.cursor <= message["first"] else None  # None: it joined in mid-epoch
+        joins = ring.side.cursor > message["first"]
+        given = self._named if joins else 0
         # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
         self._ring, self._serial, self._first = ring, message["serial"], message["first"]
-        self.epoch, self._given = epoch, given
+        self.epoch, self._given, self._joins = epoch, given, joins
         self._shutdown = self._left  # if it was closed behind an epoch's end, the next one is its own again
         self.ended = False
         self._attachment.begun()
@@ -104,7 +115,7 @@ class ReaderIterator:
     def next_batch(self) -> tuple[int, int | None]:
         """The epoch and the number in it, since it began in this ring, of the batch that next() would give.
 
-        The number is None where it joined in mid-epoch and has had no batch yet: it is the one that is opened next.
+        The number is None if it joined in mid-epoch without naming a batch, and has had none yet.
         """
         if self.ended:
             return self.epoch.number + 1, 0
@@ -159,13 +170,16 @@ class ReaderIterator:
         self._turns.asked()
         while not self._ready:
             if self._shutdown or self.ended or not self._wait():
+                if self._joins and not self._shutdown:  # it joined after the last batch, before the end was sent
+                    self._begin_next()
+                    continue
                 self.ended = True
                 self.epoch.reading.ended = not self._shutdown
                 raise StopIteration
             self._take()
         self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
         held = self._hand.held  # threads may have shared an iter() since next() began
-        self._given = self._ready[0][2] + 1
+        self._given, self._joins = self._ready[0][2] + 1, False
         held.extend(map(self._ready.pop, (0,)))  # one call of C
         return held
 

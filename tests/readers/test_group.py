@@ -117,6 +117,21 @@ def main(rank):
     assert first == second and isinstance(first, list)
 
 
+def test_a_loader_that_is_dropped_ends_its_workers_without_the_collector() -> None:
+    text = """
+def main(rank):
+    import gc, multiprocessing
+    gc.collect()
+    gc.disable()
+    loader = loader_of(persistent_workers=True)
+    batches = sum(1 for _ in loader)
+    workers = len(multiprocessing.active_children())
+    del loader
+    return batches, workers, len(multiprocessing.active_children())
+"""
+    assert in_ranks(text) == [(16, 2, 0), (16, 0, 0)]
+
+
 def test_a_state_is_every_ranks_and_each_goes_on_from_it() -> None:
     text = """
 def main(rank):

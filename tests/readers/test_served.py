@@ -26,6 +26,7 @@ first.close()
 second = attached()
 second.load_state_dict(state)
 batches = iter(second)
+print(second.state_dict() == state)
 got += [next(batches)[1].tolist() for _ in range(9)]
 refused = ""
 while not refused:  # until the server has opened another batch in its place
@@ -47,7 +48,8 @@ try:
 except ConnectionError as error:
     print("No server" in str(error))
 """
-    refused, *rest = printed(text)
+    kept, refused, *rest = printed(text)
+    assert kept == "True"
     gone = "Batch 7 of epoch 0 is not in the ring any more. Attach without a state to go on with the next one, which is"
     assert refused.startswith(f"{gone} batch 1") or refused.startswith(f"{gone} batch 20 of epoch 0")
     assert rest == ["True 20 1", "20", "True"]
@@ -192,6 +194,45 @@ os.waitpid(server, 0)
     first, second, third = printed(text)
     assert first == "True True" and second.endswith("readers are attached to this loader, or") and third
     assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["without a state", "with a state"])
+def test_a_job_that_joins_behind_an_epochs_last_batch_gets_the_next_epoch(named: bool) -> None:
+    text = """
+from shmloader.readers.conducting import ConductingIterator
+
+send_over = ConductingIterator._send_over
+asked, asks = os.pipe()
+seen, sees = os.pipe()
+held_up = []
+
+def send_over_late(self, is_over=False):
+    if not held_up and self.epoch.source.is_exhausted:
+        held_up.append(os.write(asks, b"x"))
+        os.read(seen, 1)
+    send_over(self, is_over)
+
+ConductingIterator._send_over = send_over_late
+torchs = loader(shuffle=True)
+epochs = [[k.tolist() for _, k in torchs] for _ in range(2)]
+server = forked(serve, loader(shuffle=True), NAME)
+first = attached()
+batches = iter(first)
+got = [next(batches)[1].tolist() for _ in range(20)]
+state = first.state_dict()
+os.read(asked, 1)
+first.close()
+second = attached()
+if NAMED:
+    second.load_state_dict(state)
+batches = iter(second)
+at = batches.epoch.number
+os.write(sees, b"x")
+print(got == epochs[0], at, [k.tolist() for _, k in batches] == epochs[1], second.state_dict()["epoch"])
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(f"NAMED = {named}\n{text}") == ["True 0 True 2"]
 
 
 def test_a_batch_may_be_published_between_any_two_looks_for_it() -> None:
