@@ -13,10 +13,10 @@ NOTE [ Patching ]
     4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
        CPython cannot undo it: once a `__new__` was set and deleted, object.__new__ refuses arguments.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So
-       the subclass's overrides hold, and its super() calls reach ours before torch's.  This happens when its `__init__`
-       calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The new class has the
-       subclass's name.  It is in no module, so its instances are pickled as the subclass, and changed again when they
-       are unpickled.
+       the subclass's overrides hold, and its super() calls reach ours before torch's.  The instance gets this class
+       when its `__init__` calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The
+       new class has the subclass's name.  It is in no module, so its instances are pickled as the subclass, and changed
+       again when they are unpickled.
     6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
        ours.  It lists those that exist at the call, each once in a process, but not those of WRAPPERS, which build
        torch's loader by its name or can be combined with ours in their own way.

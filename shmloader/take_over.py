@@ -5,8 +5,8 @@ NOTE [ Take over ]
     1. Code that builds a loader by torch's name knows only torch's arguments.  Each option of ours that it does not
        give comes from the loader that the new one was built from, or, if that gives none, from the latest living patch.
     2. We recognise that loader by this: it is a living loader of ours over the same dataset object, with the same
-       number of workers and the same collate function.  accelerate and Ray Train pass on both of these.  Only options
-       that differ from the defaults count.
+       number of workers and the same collate function.  accelerate and Ray Train pass on all three.  Only options that
+       differ from their defaults are taken over.
     3. If several such loaders have different options, none is taken over, with a warning.
     4. If the new loader cannot have an option (Ray Train drops persistent_workers, which prefetch_epochs needs), the
        option is left out, with a warning: an option that nobody gave to this loader must not end the run.

@@ -1,6 +1,6 @@
 """One measurement, one process: a fresh heap each time, and an end to it in any case.
 
-`run("module:function", arguments, timeout)` starts `python -m bench.core.child`, which calls the function and prints
+`run("module:function", arguments, timeout)` starts `python -m bench.core.child`, which calls the function and
 prints the result as JSON.  The process leads its own session.  When it has ended, or has taken too long, the rest of
 the session is killed (session.py).  If the bench itself is killed, the kernel ends the child too.
 """

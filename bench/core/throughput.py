@@ -1,5 +1,7 @@
 """How fast a loader delivers batches, and at what cost.  This runs in its own process, see child.py.
 
+What is loaded is in cases.py, and by which loaders in loaders.py.  A folder's question.py compares them.
+
 It imports neither rich nor matplotlib, because a spawned worker would have to import them as well.
 """
 

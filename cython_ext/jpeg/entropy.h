@@ -9,9 +9,10 @@
  *     the chain.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.  There are always enough bits for the look-up.
- *     After a refill, the 64 bits are the next 64 of the file.  A DC symbol and an AC symbol, or two AC symbols, take
- *     53 of them at most, and a look-up needs 10.  Longer codes are looked up later, when at least 37 of the 64 bits
- *     (64 - 27) are left.  This saved a tenth of the time of a picture.
+ *     After a refill, the 64 bits are the next 64 of the file.  With its extra bits, a DC symbol takes at most 16 + 11
+ *     of them, and an AC symbol 16 + 10.  So two symbols take at most 53, and this look-up needs 10.  A code of more
+ *     than 10 bits is looked up later, when at most one symbol was taken since a refill, so at least 64 - 27 = 37 bits
+ *     are left.  This saved a tenth of the time of a picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and
  * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the

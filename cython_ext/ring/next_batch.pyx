@@ -48,9 +48,9 @@ cdef class Steps:
            `unreturned` for the main thread.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
-           Suppose that next() has taken a batch, and then cannot open an index.  It raises, and keeps the batch.  The
-           following next() returns that batch, and opens nothing.  Otherwise, while memory stays short, next() would
-           raise each time, and the user would never get the batches that are ready.
+           Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
+           raises, and keeps the batch.  The following next() returns it, and opens nothing before that.  (If an index
+           cannot be opened: rule 6.)
         2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
            ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
            (source.py).

@@ -2,10 +2,11 @@
 
 NOTE [ Prefetcher ]
 
-    1. The thread takes batches from the iterator below (the source), in order.  It passes each batch to a stage, and
-       puts the result into a queue, with a number.  If something raises, the error goes into the queue at that place,
-       and is raised in the caller.  The caller reports the number of each batch that it hands out.  So the thread knows
-       how many batches are ready, and makes no more than `depth`, whatever their size.  Both queues sleep in the
+    1. The thread takes batches from the iterator below (the source), in order.  It passes each batch to a stage
+       (prefetch_thread.py), such as the copy to the device, and puts the result into a queue, with a number.  If
+       something raises, the error goes into the queue at that place, and is raised in the caller.  The caller reports
+       the number of each batch that it hands out, through a second queue.  So the thread knows how many batches are
+       ready, and makes no more than `depth`, whatever their size.  Whoever waits at one of the queues sleeps in the
        kernel, without polling.
     2. The thread has a reference to the source, the stage and the queues, but none to the iterator.  So an iterator
        that is dropped is collected, and the thread ends with it.  A thread lives for one epoch, and shares a Run with
@@ -23,9 +24,9 @@ NOTE [ Prefetcher ]
        interpreter's exit waits for all threads together, at most for PATIENCE.  It may leave a thread behind, because
        the threads are daemons.
     6. Ctrl-C may come between any two lines of the caller.  So each thread that calls next() holds its batch from the
-       moment when the batch leaves the queue until next() returns it.  A batch's number may be reported twice, and
-       ending the iterator or the thread twice does no harm.  threading's is_alive() proves nothing: until Python 3.12,
-       an interrupted join() marks a living thread as ended.
+       moment when the batch leaves the queue until next() returns it.  It does no harm if a batch's number is reported
+       twice, or if the iterator or the thread is ended twice.  threading's is_alive() proves nothing: until Python
+       3.12, an interrupted join() marks a living thread as ended.
     7. Without a thread (depth 0), an exception of `on_device`, even KeyboardInterrupt, also comes in place of the
        batch.
     8. If code asks for an attribute of torch's iterator that this iterator lacks (`_workers` for example), it gets the

@@ -8,7 +8,8 @@ NOTE [ Far workers ]
        and shutdown need no code of their own.
     2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
        (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
-       our slot.  So the description of a batch travels unchanged, and nothing is pickled for the wire.
+       our slot.  So the description of a batch travels unchanged, and nothing is pickled that a local worker would not
+       pickle.
     3. The far worker connects to the stand-in's door (a listening socket, door.py), and not the other way round.  The
        port stays the same when a stand-in or a far worker is replaced, so neither has to learn a new address.
     4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was
@@ -23,9 +24,10 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes or sends a batch.  So all requests that it has not read
-       must fit into what the kernel holds for a connection.  A request that does not fit is sent when the far worker
-       has sent the batches of all requests before it.  Otherwise both ends might wait for the other end to read.
+       worker.  The far worker reads no request while it makes a batch, or waits until the batch before it was sent.  So
+       all requests that it has not read must fit into what the kernel holds for a connection.  A request that does not
+       fit is sent when the far worker has sent the batches of all requests before it.  Otherwise both ends might wait
+       for the other end to read.
     7. The last sign of life names the batch that the far worker had begun.  A death counts against that batch, or
        against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
        claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.
@@ -33,8 +35,9 @@ NOTE [ Far workers ]
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.
     9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
-       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  Then plans and
-       objects are unpickled.  We trust them as much as Ray's own messages, which are pickled too.
+       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  For that, its plan
+       (the pickled description of its structure) is unpickled, and its pickled objects are when they have come.  We
+       trust both as much as Ray's own messages, which are pickled too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`freeze(dataset)`: the large attributes of a dataset as columns in memory that all processes of a machine share."""
+"""`freeze(dataset)`: the large attributes of a dataset as columns in memory that all processes of a machine share.
+
+What is replaced, and what stays as it is, is decided in plan.py.
+"""
 
 from __future__ import annotations
 

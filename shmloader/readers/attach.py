@@ -135,7 +135,8 @@ def attach(name: str, *, join: str = "batch", spare_slots: int | None = None) ->
         name: What was given to `--name`.
         join: "batch" (default): the first `iter()` begins with the next batch that the server opens; if nobody else
             reads, with the first one that the last job did not take.  If its epoch has none left, `iter()` or the first
-            `next()` waits for the next epoch.  "epoch": with the next epoch.  A state that names a batch overrides both.
+            `next()` waits for the next epoch.  "epoch": with the next epoch.  A state that names a batch overrides
+            both.
         spare_slots: How many batches may lie in the ring at once, as in `DataLoader` (default None: as many as the
             served loader has).  It may not be more.
 

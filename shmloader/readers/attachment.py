@@ -1,5 +1,8 @@
 """A reader's end: its connection to the conductor, and the conductor's rings as it sees them.
 
+Before it reads, three places check it: wire.py whose process it is, Host._welcome whether it may join, and
+AttachedSide in attached.pyx whether both sides run the same version.
+
 A thread sleeps until the conductor sends a message or is gone.  It notes that, and raises the alarm of the ring.  So a
 reader that waits for a batch wakes at once, whatever happens.
 """

@@ -6,9 +6,9 @@ NOTE [ Epoch ]
        Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
        is computed from these, and there is no other counter.
     2. `delivered` counts the batches that the user has received, and a state saves this count.  Without a prefetch
-       thread, it is the same Progress object in which the trainer's reader (Reading) counts.  With one, the reader runs
-       ahead of the user.  So `delivered` is then a copy of that Progress, sent along with the last batch that the user
-       received.
+       thread, it is the object `reading.delivered`, in which the ring's iterator counts what it hands out.  With one,
+       that iterator hands batches to the thread, ahead of the user.  So `delivered` is then a copy of
+       `reading.delivered`, which came along with the last batch that the user received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.
     4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.

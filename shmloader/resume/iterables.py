@@ -7,9 +7,9 @@ the ring before it publishes the batch, or the end.  Each task names the cell.  
 written.  So the trainer finds every state in shared memory, and need not copy one with each batch.
 
     1. A cell is in use from the opening of its sequence until a later state of the same worker takes effect.  A state
-       takes effect when its batch is handed out, when its worker has ended, or when its batch is dropped because the
-       user has left the epoch.  This frees the worker's former cell.  If a batch is dropped for any other reason, its
-       own cell becomes free when the next batch is taken.
+       takes effect when its batch is handed out, when the trainer learns that its worker's stream is at its end, or
+       when its batch is dropped because the user has left the epoch.  This frees the worker's former cell.  If a batch
+       is dropped for any other reason, its own cell becomes free when the next batch is taken.
     2. So the cells in use are: one for each sequence in flight; one for each worker, with the state that took effect
        last; and one for the batch that was taken and not handed out yet.  A sequence is no longer in flight once its
        batch is taken, so no batch counts twice.
@@ -25,8 +25,9 @@ NOTE [ Streams from epoch to epoch ]
 Some streams count their own epochs: they shuffle differently in each, and a number in their state grows at the end of
 each epoch.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So before the first
 batch of an epoch, a loader's state has the state that the stream had at the end of the epoch before.  Before a worker's
-first epoch there is no such state: the stream starts in the state in which its dataset was made.  Between two epochs
-only the dataset's state counts, because each epoch has a new iterator.
+first epoch there is no such state: the stream starts in the state in which its dataset was made.  In mid-epoch, a
+stream's state has two parts: that of the dataset, and that of its iterator if it has one.  Between two epochs it is the
+dataset's alone, because each epoch makes a new iterator.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 NOTE [ Place ]
 
-    1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out.  With a
-       prefetch thread, the thread counts each batch that it passes on instead (progress.pyx).  Batches under way are
-       made again after a resume.
+    1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out
+       (progress.pyx).  With a prefetch thread, that iterator is ahead of the user.  So the thread sends a copy of the
+       count along with each batch, and the copy becomes the place when the user receives the batch.  Batches under way
+       are made again after a resume.
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.

@@ -6,10 +6,10 @@ NOTE [ Template ]
        process does both, and forks each worker, first ones and replacements alike.  It serves all loaders over one
        dataset, and lives as long as one of them or the dataset (trainer/templates.py).  So a later epoch, or a later
        loader, only forks.
-    2. The trainer spawns it, whatever the start method is.  So the trainer is its parent, and the kernel ends it when
-       the trainer ends.  (Under forkserver, the server would be its parent.  Only a thread could then notice that the
-       trainer has ended, and the template must not fork while it has a second thread.) In the same way the template is
-       the parent of its workers, and they end when it does (parents_death.py).
+    2. The trainer spawns it (running.py), whatever the start method is.  So the trainer is its parent, and the kernel
+       ends it when the trainer ends.  (Under forkserver, the server would be its parent.  Only a thread could then
+       notice that the trainer has ended, and the template must not fork while it has a second thread.) In the same way
+       the template is the parent of its workers, and they end when it does (parents_death.py).
     3. The trainer waits for a worker's end on a pidfd.  The template opens the pidfd before it reaps the worker,
        because later the pid may be another process's.  It sends the pidfd through the worker's channel, a pair of
        sockets, and later the exit code.
@@ -160,7 +160,7 @@ class _Template:
             messages.close_all([fd for fd in (body, channel, *given) if fd >= 0])
 
     def _watch(self, pid: int, channel: int) -> int:
-        """Report a worker to the trainer.  Returns the list of descriptors left to close, which is empty."""
+        """Report a worker to the trainer.  Returns -1 in place of the channel, which is kept open from here on."""
         try:
             death = os.pidfd_open(pid)
         except OSError:

@@ -10,8 +10,9 @@ hold two epochs, but never three, because an epoch is prefetched only while the 
     1. Each task names its batch's epoch, seed, and the argument of the dataset's set_epoch().  The ring keeps the
        order, and each epoch counts its own batches: while any batch of the current epoch is under way, the next one to
        be delivered belongs to it.  So workers need not know of overlaps.
-    2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  With
-       persistent workers, only the sampler draws.
+    2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  The
+       workers persist, because prefetch_epochs requires that, and they keep their base seed.  So only the sampler
+       draws.
     3. The user usually calls set_epoch() between the epochs, which is too late for us.  So we assume that its number
        grows by as much as it grew last.  We set a copy of the DistributedSampler to the assumed number, and leave the
        sampler itself alone.  The set_epoch() of any other sampler may do anything, so its next epoch is not prefetched.

@@ -1,6 +1,7 @@
 """The exception that a worker sends in place of a batch, in the form in which torch's workers send it.
 
-The trainer raises it in the batch's turn, and the epoch continues with the next batch.
+Worker._fill in loop.py catches it.  RingIterator._raise in trainer/iterator.py raises it in the batch's turn, and the
+epoch continues with the next batch.
 """
 
 from __future__ import annotations

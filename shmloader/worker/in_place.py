@@ -8,9 +8,9 @@ A dataset may have, beside `__getitem__(index)`,
 
 which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` is built like a sample.
 Where the sample has a tensor or an array, `row` has one of the same shape and dtype that points to that sample's part
-of the batch.  Everywhere else it has None.  The dataset returns a sample as usual.  For each part that it has written
-into `row`, it puts that tensor or array of `row` into the sample.  If the sample has another tensor or array there,
-that is copied.  So `return row[0], label` is a sample whose image was written in place.
+of the batch: its *places*.  Everywhere else it has None.  The dataset returns a sample as usual.  For each part that it
+has written into `row`, it puts that tensor or array of `row` into the sample.  If the sample has another tensor or
+array there, that is copied.  So `return row[0], label` is a sample whose image was written in place.
 
 The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
 worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch

@@ -8,8 +8,9 @@ several samples under way: those of the batch at hand, and of the next ones whos
 
     1. Rows keep their order, and the first exception in this order is the batch's.  The batch's other samples are
        dropped.  If a sample that was begun early raises, its exception counts when its batch is made, and not before.
-    2. A worker sleeps only if no batch is open for it, and then no sample is under way.  So the event loop pauses only
-       while a batch is collated and published.
+    2. The event loop runs while the worker waits for a sample.  It stands still while a batch is collated and
+       published, and while the worker sleeps.  But a worker sleeps only if no batch is open for it, and then no sample
+       is under way.
     3. `random`, `numpy.random` and torch's generator exist once in a process.  If samples drew from them here, each
        draw would depend on which sample is quicker.  So a worker makes its first sample alone, and compares the states.
        If the sample has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for

@@ -193,7 +193,11 @@ class Inside:
                 if type(error) is RuntimeError and "DataLoader" in str(error):  # no worker, so it would go on for ever
                     break
                 continue
-            self.say("batch", digest(batch))
+            try:
+                self.say("batch", digest(batch))
+            except RuntimeError as error:  # torch's handler of SIGCHLD raises at any line of the user's
+                self.say_error(error)
+                break
             came += 1
         return came
 

@@ -249,7 +249,7 @@ def test_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bounds.cores(cores.Cores(64, 8, None), SMALL).level == "note"
     found = bounds.cores(cores.Cores(64, 2, None), wanted(workers=8))
     assert found.level == "attention" and found.state == "2 of 64 by affinity"
-    assert "8 workers have 2 cores" in found.meaning
+    assert "8 workers share 2 cores" in found.meaning
     found = bounds.cores(cores.Cores(64, 64, 16.0), wanted(workers=4, ranks=4))
     assert found.level == "attention" and found.state == "64 of 64 by affinity, 16 by the control group's quota"
     assert "OMP_NUM_THREADS=4" in found.remedy and "4 cores for each of 4 ranks" in found.remedy
@@ -471,7 +471,7 @@ def test_in_a_container(tmp_path: pathlib.Path) -> None:
     found = {one["what"]: one for one in json.loads(ran.out)["findings"]}
     assert found["/dev/shm"]["level"] == "attention" and found["/dev/shm"]["state"].startswith("64.0 MiB")
     assert found["memory"]["level"] == "attention" and "200.0 MiB available" in found["memory"]["state"]
-    assert found["cores"]["level"] == "attention" and "8 workers have " in found["cores"]["meaning"]
+    assert found["cores"]["level"] == "attention" and "8 workers share " in found["cores"]["meaning"]
     assert "no batch" not in found["transport"]["state"]
     assert ran.err.strip().endswith("[]"), "something is left in /dev/shm"
 

@@ -43,8 +43,8 @@ def cores(found: Cores, wanted: Wanted) -> Finding:
             "cores",
             "attention",
             state,
-            f"{wanted.workers} workers have {of_a_rank}. That helps if samples wait (network, disk), and not if they "
-            "compute",
+            f"{wanted.workers} workers share {of_a_rank}. More workers than cores help if samples wait (network, "
+            "disk), but not if they compute",
             "measure with `shmloader tune` how many workers help, or grant more cores",
         )
     if found.affinity < found.machine:
