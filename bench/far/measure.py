@@ -14,20 +14,13 @@ from bench.core.cases import CASES, ENDLESS
 from bench.core.loaders import PREFETCH, SPARE
 from bench.core.throughput import toucher
 from bench.far.engine import Nearby
+from bench.far.ways import WAYS
 
 WARM_UP = 12  # batches: every slot has been read once, so its pages are mapped
-WAYS = {  # how many seconds a byte takes in each direction, and how many batches each far worker is asked for at once
-    "far": (None, 2),
-    "passed on": (0.0, 2),
-    "passed on, six at once": (0.0, 6),
-    "10 ms later": (0.01, 2),
-    "10 ms later, six at once": (0.01, 6),
-    "10 ms later, one at a time": (0.01, 1),
-}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
+def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[str, Any]:
     """Read batches for a while.
 
     Args:
@@ -35,6 +28,7 @@ def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
         case: What is loaded.
         seconds: For how long, after the warm-up.
         workers: How many.
+        step: Seconds that the loop sleeps after each batch.  So all ways come at one rate.
 
     Returns:
         batches_per_second;
@@ -70,6 +64,8 @@ def far(way: str, case: str, seconds: float, workers: int) -> dict[str, Any]:
         while (took := time.perf_counter() - began) < seconds:
             touches(next(batches))
             count += 1
+            if step:
+                time.sleep(step)
         own, cpu, theirs = time.thread_time() - own, time.process_time() - cpu, sum(map(_cpu, pids)) - theirs
     size = sum(each.nbytes for each in _tensors(first))
     return {

@@ -12,17 +12,10 @@ from bench.core.cases import CASES
 from bench.core.question import Question, Turn, add_choice, add_workers, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
+from bench.far.ways import WAYS
 
 READ = ("uint8-images", "small-images", "scalar")
-WAYS = (
-    "local",
-    "far",
-    "passed on",
-    "passed on, six at once",
-    "10 ms later",
-    "10 ms later, six at once",
-    "10 ms later, one at a time",
-)
+FAR_AND_LOCAL = ("local", *WAYS)
 
 
 class Far(Question):
@@ -40,10 +33,18 @@ class Far(Question):
     def add_options(parser: argparse.ArgumentParser) -> None:
         add_choice(parser, "--cases", tuple(case for case in READ if case in CASES), "which to measure")
         parser.add_argument("--seconds", type=seconds, default=3, help="length of one measurement, after its warm-up")
+        add_choice(parser, "--ways", FAR_AND_LOCAL, "which to measure")
+        parser.add_argument(
+            "--step",
+            type=float,
+            default=0,
+            help="seconds that the loop sleeps after each batch.  So all ways have one rate, and the "
+            "figure of the loop's own thread is that of a batch that is ready",
+        )
         add_workers(parser)
 
     def settings(self) -> dict[str, Any]:
-        return {"seconds": self.given.seconds, "workers": self.given.workers}
+        return {"seconds": self.given.seconds, "workers": self.given.workers, "step": self.given.step}
 
     def turns(self, at: int) -> list[Turn]:
         given = self.given
@@ -51,12 +52,12 @@ class Far(Question):
             Turn(
                 {"case": case, "way": way},
                 "bench.far.measure:far",
-                {"way": way, "case": case, "seconds": given.seconds, "workers": given.workers},
+                {"way": way, "case": case, "seconds": given.seconds, "workers": given.workers, "step": given.step},
                 given.seconds + 12,
                 given.timeout,
             )
             for case in given.cases
-            for way in WAYS
+            for way in given.ways
         ]
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class Far(Question):
                     "workers": spread(one["workers"] for one in these),
                     "of_memcpy": spread((one["trainer"] + one["workers"]) / max(one["memcpy"], 1e-9) for one in these),
                 }
-                for way in WAYS
+                for way in self.given.ways
                 if (
                     these := [
                         one for one in measurements if (one["case"], one["way"]) == (case, way) and "failure" not in one
