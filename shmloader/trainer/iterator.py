@@ -50,7 +50,6 @@ from shmloader.core.next_batch import END, Steps
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
-from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import Place, place_of
@@ -64,14 +63,12 @@ from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery, PassedOn
-from shmloader.trainer.far_worker_set import FarWorkerSet
-from shmloader.trainer.member import Member
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.shared_workers import shared_by
-from shmloader.trainer.templates import context_of
 from shmloader.trainer.worker_set import WorkerSet
+from shmloader.trainer.workers_of import workers_of
 
 _CLOSED = "The loader was closed while iter() ran, by a signal's handler. Iterate over it again."
 
@@ -162,7 +159,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._ring_number = self._audience.ring_made(self._ring, segment)
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
-        worker_set = self._worker_set_of(loader, options)
+        worker_set = workers_of(loader, options, self, self._ring, self._segment)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, worker_set, spare, self._timeout, self._streams, dismisses
         if self._audience is not None and not self._audience.reads:
@@ -177,44 +174,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._stepping: Any = self._steps  # conducting.py sends messages before and after each step
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
-
-    def _worker_set_of(self, loader: Any, options: Options) -> WorkerSet:
-        """The workers, which have not started: the loader's own, or those of the crew that it shares."""
-        respawn, reissue = options.respawns, not self._streams
-        if options.far_workers is not None:
-            far = FarWorkerSet(
-                context_of(loader, options),
-                self._ring,
-                self._segment,
-                far=options.far_workers,
-                local=local_workers(loader),
-                nodes=self._account.nodes,
-                respawn=respawn,
-                timeout=self._timeout,
-                outlives=options.workers_outlive_signals,
-            )
-            self._account.note_nodes = weakref.WeakMethod(far.note_nodes)
-            return far
-        if options.crew is None:
-            return WorkerSet(
-                context_of(loader, options),
-                self._ring,
-                self._segment,
-                respawn=respawn,
-                reissue=reissue,
-                timeout=self._timeout,
-                outlives=options.workers_outlive_signals,
-            )
-        return Member(
-            shared_by(options.crew),
-            self._ring,
-            self._segment,
-            iterator=weakref.ref(self),
-            respawn=respawn,
-            reissue=reissue,
-            timeout=self._timeout,
-            steals=options.steals,
-        )
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""

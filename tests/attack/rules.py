@@ -6,7 +6,7 @@ from tests.attack.datasets import NEED_COLLATE
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
 from tests.attack.samplers import DRAWS, IN_BATCHES, WITHOUT_STATE
-from tests.attack.twin import OURS_ALONE, raises_elsewhere, seeds_samples
+from tests.attack.twin import OURS_ALONE, is_compared_with_ours, raises_elsewhere, seeds_samples
 
 STATEFUL = ("stateful", "stateful batches")
 OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
@@ -134,7 +134,9 @@ def _samples(program: Program) -> str | None:
     if program.order.kind == "raising" and raises_elsewhere(program) and program.does("save"):
         return "behind which of the batches the state is"
     if program.order.kind == "raising" and (
-        get("in_order") is False or any(d.what == "workers" for d in program.actions)
+        get("in_order") is False
+        or any(d.what == "workers" for d in program.actions)
+        or (is_compared_with_ours(program) and raises_elsewhere(program))
     ):
         return "which batch the sampler's error replaces"
     if program.order.kind == "raising" and program.does("resume") and program.does("set epoch"):

@@ -31,6 +31,15 @@ EPOCH = Program(actions=(Do("begin"), Do("rest")))
 RESUMED = Program(actions=(Do("begin"), Do("take", 2), Do("save"), Do("resume"), Do("begin"), Do("rest")))
 
 
+RAISES_LATE = Program(
+    data=Data(length=18, noise="numpy", at=17),
+    order=Order("raising", 17),
+    batch_size=1,
+    options=(("num_workers", 2), ("sample_seeds", True)),
+    actions=EPOCH.actions,
+)
+
+
 def lose_the_third_batch() -> None:
     """Planted in the child alone."""
 
@@ -61,6 +70,7 @@ forgotten: list[int] = []
 def test_a_sound_loader_is_found_sound() -> None:
     assert judged(RESUMED) is None
     assert judged(EPOCH.with_options(num_workers=2)) is None
+    assert judged(RAISES_LATE) is None
 
 
 def test_a_lost_batch_is_found() -> None:

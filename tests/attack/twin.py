@@ -33,14 +33,21 @@ def raises_elsewhere(program: Program) -> bool:
     return bool(program.get("schedule") or program.get("chunk_size") or program.get("prefetch_epochs"))
 
 
+def is_compared_with_ours(program: Program) -> bool:
+    """Whether torch's loader cannot give the same samples."""
+    return bool(program.get("on_bad_sample") == "skip" or (program.data.noise and seeds_samples(program)))
+
+
 def twin(program: Program) -> tuple[Program, str]:
     """The program, and the library whose loader it is run with."""
     calm = program.with_options(**dict.fromkeys(OURS_ALONE))
     if program.data.habit == "exits once":
         calm = replace(calm, data=replace(calm.data, habit=""))
     skips = program.get("on_bad_sample") == "skip"
-    if skips or (program.data.noise and seeds_samples(program)):
-        calm = replace(calm.with_options(num_workers=1), actions=tuple(_undisturbed(program)))
+    if is_compared_with_ours(program):
+        # How many batches are drawn in advance depends on the workers.  So does which one a sampler's error replaces.
+        workers = (program.workers or None) if program.order.kind == "raising" else 1
+        calm = replace(calm.with_options(num_workers=workers), actions=tuple(_undisturbed(program)))
         return calm.with_options(
             sample_seeds=seeds_samples(program) or None,
             on_bad_sample="skip" if skips else None,

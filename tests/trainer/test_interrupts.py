@@ -283,7 +283,7 @@ def test_ctrl_c_in_a_fork_hook(ctrl_c: None) -> None:
 
 def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = present()
-    for name in ("TrainerSide", "Delivery", "WorkerSet"):
+    for name in ("TrainerSide", "Delivery", "workers_of"):
         with monkeypatch.context() as patch:
             patch.setattr(iterator, name, None)
             with pytest.raises(TypeError, match="not callable"):

@@ -1,0 +1,58 @@
+"""Which workers an iterator gets: its own, far ones beside them, or those of the crew that its loader shares."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from shmloader.core.trainer import TrainerSide
+from shmloader.far_workers import local_workers
+from shmloader.options import Options
+from shmloader.ring.segment import Segment
+from shmloader.statistics.account import account_of
+from shmloader.trainer.far_worker_set import FarWorkerSet
+from shmloader.trainer.member import Member
+from shmloader.trainer.shared_workers import shared_by
+from shmloader.trainer.templates import context_of
+from shmloader.trainer.worker_set import WorkerSet
+
+
+def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, segment: Segment) -> WorkerSet:
+    """The workers, which have not started.
+
+    Args:
+        loader: The loader.
+        options: Its options.
+        iterator: Theirs.  They do not keep it.
+        ring: Its ring.
+        segment: The ring's memory.
+    """
+    timeout, respawn, reissue = iterator._timeout, options.respawns, not iterator._streams
+    if options.crew is not None:
+        return Member(
+            shared_by(options.crew),
+            ring,
+            segment,
+            iterator=weakref.ref(iterator),
+            respawn=respawn,
+            reissue=reissue,
+            timeout=timeout,
+            steals=options.steals,
+        )
+    context, outlives = context_of(loader, options), options.workers_outlive_signals
+    if options.far_workers is None:
+        return WorkerSet(context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=outlives)
+    account = account_of(loader)
+    far = FarWorkerSet(
+        context,
+        ring,
+        segment,
+        far=options.far_workers,
+        local=local_workers(loader),
+        nodes=account.nodes,
+        respawn=respawn,
+        timeout=timeout,
+        outlives=outlives,
+    )
+    account.note_nodes = weakref.WeakMethod(far.note_nodes)
+    return far
