@@ -262,9 +262,9 @@ def _draws_at_another_time(program: Program, workers: int) -> bool:
 
 def _other(program: Program, what: str, count: int) -> str | None:
     """Whether the program can go on with a loader that is changed so."""
-    if what == "workers" and not count and program.get("persistent_workers"):
-        if program.data.noise or (program.workers and program.order.kind in DRAWS):
-            return "workers that persist keep one base seed, and without workers each epoch draws one"
+    draws = program.data.noise or (program.workers and program.order.kind in DRAWS)
+    if what == "workers" and not count and program.get("persistent_workers") and draws:
+        return "workers that persist keep one base seed, and without workers each epoch draws one"
     if what == "workers" and not count and program.data.habit == "exits once":
         return "the exit would be the trainer's"
     if what == "workers":
