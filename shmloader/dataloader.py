@@ -340,7 +340,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if self._comes_back():
             iterators.end_workers_that_cannot_go_on(self)
             return super().__iter__()
-        iterator = begun(self, lambda: self._begin(rides))
+        iterator = iterators.from_its_place(self, lambda: begun(self, lambda: self._begin(rides)))
         serve_metrics()
         return iterator
 
@@ -351,7 +351,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
-        iterator = begun(self, lambda: iterators.another(self, rides, self._torchs))
+        make = functools.partial(iterators.another, self, rides, self._torchs)
+        iterator = iterators.from_its_place(self, lambda: begun(self, make))
         serve_metrics()
         return iterator
 

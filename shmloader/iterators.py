@@ -47,12 +47,14 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         rides: Whether its batches ride the ring.
         theirs: Makes torch's iterator, if they do not.
     """
+
     started = start.taken(loader) if rides else None
     return _made(loader, rides, theirs) if started is None else started
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: see another()."""
+
     end_workers_that_cannot_go_on(loader)
     if rides and (started := start.taken(loader)) is not None:
         return started
@@ -64,6 +66,18 @@ def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     else:
         iterator._reset(loader)
     return iterator
+
+
+def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
+    """Begin an epoch.  If that is broken off, the next iter() resumes from the state from which this one did."""
+    place = place_of(loader)
+    loaded, then, current, number = place.loaded, place.then, place.current, place.next_number
+    try:
+        return begin()
+    except BaseException:
+        if loaded is not None or then is not None:
+            place.loaded, place.then, place.current, place.next_number = loaded, then, current, number  # no call
+        raise
 
 
 def options_of(loader: Any) -> Options:

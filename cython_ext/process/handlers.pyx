@@ -24,9 +24,11 @@ cdef enum:
 
 
 cdef object code_of(handler):
-    """The code that a handler begins with; None if it is not written in Python."""
+    """The code of a handler that no other function has; None if it is not written in Python."""
     handler = getattr(handler, "func", handler)         # functools.partial
     handler = getattr(handler, "__func__", handler)     # a method
+    while hasattr(handler, "__wrapped__"):              # all functions of one decorator begin with the same code
+        handler = handler.__wrapped__
     code = getattr(handler, "__code__", None)
     return getattr(getattr(type(handler), "__call__", None), "__code__", None) if code is None else code
 

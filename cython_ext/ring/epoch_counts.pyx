@@ -8,6 +8,8 @@ numbers: `taken`, and which streams have ended.  The reader reads two of the con
 source is exhausted.
 """
 
+from cpython.pythread cimport PyThread_get_thread_ident
+
 from atomics cimport RING_NO_EPOCH
 from shmloader.core.indices cimport EXHAUSTED, RAISED
 from shmloader.core.indices import NOTHING
@@ -38,7 +40,7 @@ cdef class EpochCounts:
     def __init__(self, bint numbered=False, int workers=0):
         self.reading = Reading(Progress(numbered, workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
-        self.window = []
+        self.window, self.pending = [], {}
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
@@ -47,7 +49,7 @@ cdef class EpochCounts:
         cdef Reading reading = self.reading
         if reading.ready is not nothing or self.is_under_way():
             return False
-        if self.window:
+        if self.window or self.pending:
             return False
         if self.source is not None:
             if self.source.last == EXHAUSTED and self.drawn is nothing:
@@ -59,17 +61,20 @@ cdef class EpochCounts:
     # ---------------------------------------------------------------------------------------------- without workers
 
     def index(self):
-        """The index of the next batch, which stays the same until hand_out().
+        """The index of this thread's next batch, which stays the same until hand_out().
 
         Raises:
             StopIteration: the source has no more.
         """
-        if self.drawn is nothing:
-            self.drawn = self.source.draw(self.opened)
-            if self.drawn is nothing:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef object drawn = self.pending.get(me, nothing)
+        if drawn is nothing:
+            drawn = self.pending[me] = self.source.draw(self.opened + len(self.pending))
+            if drawn is nothing:
+                del self.pending[me]
                 self.reading.ended = True
                 raise StopIteration
-        return self.drawn
+        return drawn
 
     def hand_out(self, int samples) -> None:
         """Count the batch of that index, or the error in its place, as handed out.
@@ -77,7 +82,7 @@ cdef class EpochCounts:
         Args:
             samples: how many are in it.
         """
-        self.drawn = nothing
+        self.pending.pop(PyThread_get_thread_ident(), None)
         self.opened += 1
         self.samples += samples
         self.reading.taken += 1

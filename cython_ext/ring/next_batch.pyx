@@ -63,8 +63,8 @@ cdef class Steps:
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
-           fails too, next() raises the error in place of the batch, and the error counts as the batch.  A lack of
-           memory is not the batch's fault.  So its index stays, and the following call tries once more.
+           fails too, next() raises the error.  Usually the error then counts as the batch.  But if memory lacks
+           (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
         8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a

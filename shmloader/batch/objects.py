@@ -2,6 +2,8 @@
 
 Pickle protocol 5 passes large buffers on instead of copying them into the pickle.  Tensors of every dtype and kind do
 the same here.  So their elements travel in the slot (for a view, only its own), and no descriptor is opened for them.
+
+batch_tree.pyx decides what is carried as an object, and batch_writer.pyx puts it behind the tensors in the slot.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The near end (the stand-in, which listens) sends a greeting and a nonce.  The far end answers with a nonce of its own
 and an HMAC of both, and the near end with another HMAC.  All three messages have a fixed length.  The words "near" and
 "far" are part of what is hashed, so neither end's proof can be sent back to it.
+
+door.py asks for the far end's proof, and refuses whoever has none.  What comes after the proof is checked in frames.py.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes a batch, or waits until the batch before it was sent.  So
-       all requests that it has not read must fit into what the kernel holds for a connection.  A request that does not
-       fit is sent when the far worker has sent the batches of all requests before it.  Otherwise both ends might wait
-       for the other end to read.
+       worker.  The far worker reads no request while it makes a batch, nor while it then waits for the batch before to
+       be sent.  So all requests that it has not read must fit into what the kernel holds for a connection.  A request
+       that does not fit is sent when the far worker has sent the batches of all requests before it.  Otherwise both
+       ends might wait for the other end to read.
     7. The last sign of life names the batch that the far worker had begun.  A death counts against that batch, or
        against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
        claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.
@@ -35,9 +35,10 @@ NOTE [ Far workers ]
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.
     9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
-       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  For that, its plan
-       (the pickled description of its structure) is unpickled, and its pickled objects are when they have come.  We
-       trust both as much as Ray's own messages, which are pickled too.
+       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  For that check,
+       the stand-in unpickles the plan of the batch (the pickled description of its structure).  The pickled objects in
+       the batch are unpickled by the trainer, when it reads the batch.  We trust both as much as Ray's own messages,
+       which are pickled too.
 """
 
 from __future__ import annotations

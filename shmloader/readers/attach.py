@@ -181,12 +181,15 @@ def _connected(name: str, state: dict[str, Any], spare: int | None, meter: Any) 
     from shmloader.readers.attachment import Attachment
     from shmloader.readers.wire import connect_to
     from shmloader.system.cores import may_spin
+    from shmloader.system.signals import held
 
     try:
         wire = connect_to(address_of(name))
     except ConnectionRefusedError:
         raise _nobody(name) from None
-    made = Attachment(wire, state, None, may_spin(2), meter)
+    with held():  # it ignores an OSError, and a handler's TimeoutError is one
+        spin = may_spin(2)
+    made = Attachment(wire, state, None, spin, meter)
     most = made.spare
     if spare is not None:
         if spare > most:

@@ -153,7 +153,7 @@ class Attachment:
 
     def leave(self, ring: AttachedRing) -> None:
         """Take nothing more from this ring."""
-        with contextlib.suppress(OSError):
+        with held(), contextlib.suppress(OSError):  # a handler's TimeoutError is an OSError, too
             self._wire.send({"leave": ring.number})
 
     def handle(self, message: dict[str, Any] | None, fds: list[int]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shmloader.core.handlers import is_handlers
 from shmloader.core.next_batch import Steps
 from shmloader.readers.host import Host
+from shmloader.system.signals import held
 from shmloader.trainer.iterator import RingIterator
 
 if TYPE_CHECKING:
@@ -65,9 +66,13 @@ class ConductingIterator(RingIterator):
             self._send_failed_here(explained)
             raise
 
+    # A signal's handler that raises in one of the following could break off a message, or keep it from being sent at
+    # all.  A reader would wait for it, or be dropped, because a TimeoutError is an OSError.
+
     def _send_began(self) -> None:
-        self._began_sent = True
-        self._audience.began(self._ring_number, self.epoch)
+        with held():
+            self._began_sent = True
+            self._audience.began(self._ring_number, self.epoch)
 
     def _send_left(self) -> None:
         """If the user leaves an epoch after as many batches as the loader has, send that the epoch ends there.
@@ -89,9 +94,10 @@ class ConductingIterator(RingIterator):
         if self._over_sent == epoch.serial:
             return
         if is_over or epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
-            self._over_sent = epoch.serial
-            at = ring.sequences.next_open if ring.next is None else ring.next.first
-            self._audience.over(self._ring_number, epoch, at)
+            with held():
+                self._over_sent = epoch.serial
+                at = ring.sequences.next_open if ring.next is None else ring.next.first
+                self._audience.over(self._ring_number, epoch, at)
 
     def _send_failed_here(self, error: BaseException) -> None:
         """Send that an error comes in place of a batch of this epoch."""
@@ -101,9 +107,10 @@ class ConductingIterator(RingIterator):
         """Send that an error comes in an epoch, or in place of one (None)."""
         if isinstance(error, StopIteration):
             return
-        self._failure_sent |= epoch is None
-        at = self._ring.sequences.next_take if hasattr(self, "_ring") else 0
-        self._audience.failed(self._ring_number, error, epoch, at)
+        with held():
+            self._failure_sent |= epoch is None
+            at = self._ring.sequences.next_take if hasattr(self, "_ring") else 0
+            self._audience.failed(self._ring_number, error, epoch, at)
 
 
 class _AnnouncedSteps:

@@ -119,8 +119,10 @@ class ReaderIterator:
         """
         if self.ended:
             return self.epoch.number + 1, 0
-        held = self._hand.held
-        return self.epoch.number, held[0][2] if held else self._given
+        for kept in (self._hand.held, self._ready):  # a signal's handler has broken off the next() that took it
+            if kept:
+                return self.epoch.number, kept[0][2]
+        return self.epoch.number, self._given
 
     @property
     def has_left(self) -> bool:
@@ -149,7 +151,7 @@ class ReaderIterator:
                     held = self._took()
                 finally:
                     self._occupant = 0
-        batch, samples, _ = held[0]
+        batch, samples, number = held[0]
         self._turns.handed_out()
         delivered = self.epoch.reading.delivered
         if type(batch) is ExceptionWrapper:
@@ -157,11 +159,11 @@ class ReaderIterator:
                 batch.reraise()
             except Exception as error:
                 if not is_handlers(error):
-                    delivered.returned = samples  # no call follows
+                    delivered.returned, self._given = samples, number + 1  # no call follows
                     del held[0]
                 raise
         # Signals are handled at calls and loops.  There is none from here to the caller's own code.
-        delivered.returned = samples
+        delivered.returned, self._given = samples, number + 1
         del held[0]
         return batch
 
@@ -179,7 +181,7 @@ class ReaderIterator:
             self._take()
         self._ring.side.took()  # here, because a signal's handler may have raised in _take() before
         held = self._hand.held  # threads may have shared an iter() since next() began
-        self._given, self._joins = self._ready[0][2] + 1, False
+        self._joins = False
         held.extend(map(self._ready.pop, (0,)))  # one call of C
         return held
 

@@ -124,7 +124,7 @@ class Wire:
 
     def close(self) -> None:
         """Close this end.  Twice does no harm."""
-        with contextlib.suppress(OSError):
+        with held(), contextlib.suppress(OSError):  # a handler's TimeoutError is an OSError, too
             self.sock.shutdown(socket.SHUT_RDWR)  # also where a process that was forked meanwhile has it
         self.sock.close()
         death, self.death = self.death, -1

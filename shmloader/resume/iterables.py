@@ -32,7 +32,6 @@ dataset's alone, because each epoch makes a new iterator.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
@@ -127,6 +126,12 @@ def at_start(streams: Any) -> Any:
     return streams
 
 
+def _is_handlers(error: Exception) -> bool:
+    from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+
+    return is_handlers(error)
+
+
 def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     """Whether a stream has ended; its state; and, if they are not whole batches, the samples that it has given."""
     if not report:
@@ -139,6 +144,8 @@ def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     try:
         found: Any = pickle.loads(report)
     except Exception as error:
+        if _is_handlers(error):
+            raise
         raise RuntimeError(
             f"the state of worker {worker}'s stream cannot be unpickled in the trainer "
             f"({type(error).__name__}: {error}). Have its state_dict() return only types that JSON has."
@@ -156,8 +163,11 @@ def _raise(error: bytes, text: str) -> NoReturn:
         text: The traceback.
     """
     wrapped: Any = None
-    with contextlib.suppress(Exception):  # a class that exists in the worker only
+    try:
         wrapped = pickle.loads(error)
+    except Exception as failure:  # a class that exists in the worker only
+        if _is_handlers(failure):
+            raise
     if wrapped is not None:
         wrapped.reraise()
     raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{text}")
@@ -172,6 +182,8 @@ def _between_epochs(report: bytes | None, worker: int, lost: list[str]) -> dict[
     try:
         _, state, _ = _read(report, worker, lost)
     except Exception as error:
+        if _is_handlers(error):
+            raise
         lost.append(
             f"in worker {worker} its state_dict() raised {type(error).__name__} at the end of the epoch, where it must "
             "work too"

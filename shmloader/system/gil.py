@@ -9,7 +9,8 @@ other, and its slot is free from then on.  These modules rely on the GIL there; 
                     two batches, and the second overwrites the first.  `lent` and `returned` change in the same way.
     lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
     next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
-    reclaim         `reclaiming` does the same for the slots that a copy to a device still reads.
+    reclaim         `reclaiming` keeps a second thread out of the code that frees the slots which no copy to a device
+                    reads any more.  Two threads can see it unset.
     current         `here` and `left` say which stream is current.  If a stream is missed, a slot is filled too soon.
     cuda_driver     pools of events: one event is taken twice.
     figures, turns, log, progress

@@ -1,4 +1,6 @@
-"""Holds back Python's signal handlers while an exception from them would leave something half done.
+"""Holds back Python's signal handlers in the trainer while an exception from them would leave something half done.
+
+What workers do with Ctrl-C is in group_signals.py.
 
 NOTE [ Signals ]
 

@@ -167,6 +167,8 @@ class Chunks(_Further):
     A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pxd).  Its place in the batch says which rows it
     has, so the order is the sampler's, whichever worker is quicker.
 
+    If chunks fail, the exception of the first of them takes the batch's place (BatchReader.read_chunks).
+
     At first as many chunks are under way as batches would be without chunks, rounded up to whole batches.  If batches
     are small, more follow.
     """

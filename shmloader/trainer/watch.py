@@ -1,4 +1,7 @@
-"""The thread that sleeps until a worker dies."""
+"""The thread that sleeps until a worker ends.
+
+It raises the ring's alarm for every end.  WorkerSet.look_after() decides whether it was a death.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ several samples under way: those of the batch at hand, and of the next ones whos
        draw would depend on which sample is quicker.  So a worker makes its first sample alone, and compares the states.
        If the sample has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for
        each batch.  Python's are not, because libraries draw from it, too: the delay of a retry, for example.
-    4. Draws belong to the sample (sample_generators.py): they come from its seed, in whatever thread it is made.
+    4. A sample draws from `sample_generator()` instead (sample_generators.py). With `sample_seeds`, that generator has
+       the seed of the sample, so the draws are the same in whatever thread the sample is made.
     5. Without workers, only the indices of the batch at hand are known.  Its coroutines run side by side, on an event
        loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
        loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Without workers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from served import server_of
 import shmloader
 from shmloader.readers import iterator
 from shmloader.readers.attachment import Attachment
+from shmloader.readers.wire import Wire
 
 EPOCH = [[0, 1], [2, 3], [4, 5], [6, 7]]
 
@@ -75,6 +77,61 @@ def test_a_state_counts_no_batch_that_next_has_not_returned(name: str, monkeypat
         assert batches.state_dict() == before
         assert next(one).tolist() == [2, 3]
         assert batches.state_dict()["batch"] == before["batch"] + 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_state_counts_no_batch_that_is_on_its_way_to_next(name: str, after: bool) -> None:
+    class Interrupted(list[Any]):
+        """The thread's hand."""
+
+        def extend(self, batches: Any) -> None:
+            if after:
+                super().extend(batches)
+            one._hand = iterator._Hand()
+            one._hand.held = list(self)  # type: ignore[misc]
+            raise KeyboardInterrupt
+
+    with shmloader.attach(name) as batches:
+        one = iter(batches)
+        assert next(one).tolist() == [0, 1]
+        before = batches.state_dict()
+        one._hand.held = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            next(one)
+        assert batches.state_dict() == before
+        assert next(one).tolist() == [2, 3]
+        assert batches.state_dict()["batch"] == before["batch"] + 1
+        assert _lists(one) == EPOCH[2:]
+
+
+def test_a_timeout_of_a_handler_in_close_is_raised_and_the_server_goes_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TimeoutError is an OSError, and an error of the connection is ignored there."""
+
+    def raises(*_: Any) -> None:
+        raise TimeoutError("the handler's")
+
+    send = Wire.send
+
+    def interrupted(self: Wire, *given: Any) -> None:
+        monkeypatch.setattr(Wire, "send", send)
+        signal.raise_signal(signal.SIGALRM)
+        send(self, *given)
+
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        with shmloader.attach(name) as batches, shmloader.attach(name) as others:
+            one, other = iter(batches), iter(others)
+            next(one)
+            monkeypatch.setattr(Wire, "send", interrupted)
+            with pytest.raises(TimeoutError, match="the handler's"):
+                one.close()
+            one.close()
+            got = _lists(other) + [batch for _ in range(5) for batch in _lists(others)]
+            assert got[-20:] == 5 * EPOCH
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_close_that_is_broken_off_is_finished_by_the_next_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,41 @@ def main(rank):
     assert in_ranks(text) == [(16, 2, 0), (16, 0, 0)]
 
 
+def test_a_handler_of_the_conductors_keeps_no_message_from_the_others() -> None:
+    text = """
+def main(rank):
+    from shmloader.readers.wire import Wire
+    if rank == 0:
+        def raises(*_):
+            raise TimeoutError("the handler's")
+
+        def interrupted(self, message, *given):
+            if "over" in message:
+                Wire.send = send
+                signal.raise_signal(signal.SIGALRM)
+            send(self, message, *given)
+
+        signal.signal(signal.SIGALRM, raises)
+        send, Wire.send = Wire.send, interrupted
+    raised, epochs = 0, []
+    with loader_of(persistent_workers=True) as loader:
+        for _ in range(2):
+            batches, got = iter(loader), []
+            while True:
+                try:
+                    got.append(next(batches)[1].tolist())
+                except TimeoutError:
+                    raised += 1
+                except StopIteration:
+                    break
+            epochs.append(got)
+    return epochs, raised
+"""
+    (first, raised), (second, none) = in_ranks(text)
+    assert first == second and [len(epoch) for epoch in first] == [16, 16]
+    assert raised == 1 and none == 0
+
+
 def test_a_state_is_every_ranks_and_each_goes_on_from_it() -> None:
     text = """
 def main(rank):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import shmloader
+from shmloader.resume.place import Place
 from shmloader.trainer.conductor import Conductor
 
 BATCHES = [[0, 1], [2, 3], [4, 5]]
@@ -78,3 +79,35 @@ def test_close_in_iter_is_a_runtime_error(loader: Any, monkeypatch: pytest.Monke
     handled(monkeypatch, loader.close, after)
     with pytest.raises(RuntimeError, match=r"was closed while iter\(\) ran|has been shut down"):
         iter(loader)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}, {"num_workers": 1, "device": "cpu"}],
+    ids=["no workers", "workers", "workers that persist", "a prefetch thread"],
+)
+@pytest.mark.parametrize("begun", [False, True], ids=["first", "second"])
+def test_iter_that_is_broken_off_keeps_the_place_that_was_loaded(
+    options: dict[str, Any], begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shmloader.DataLoader(torch.arange(6), batch_size=2, **options) as made:
+        first = iter(made)
+        next(first)
+        state = made.state_dict()
+    real = Place.begin
+
+    def begin(self: Place, *given: Any) -> None:
+        monkeypatch.setattr(Place, "begin", real)
+        real(self, *given)
+        raise KeyboardInterrupt
+
+    with shmloader.DataLoader(torch.arange(6), batch_size=2, **options) as made:
+        if begun:
+            assert [batch.tolist() for batch in made] == BATCHES
+        made.load_state_dict(state)
+        monkeypatch.setattr(Place, "begin", begin)
+        with pytest.raises(KeyboardInterrupt):
+            iter(made)
+        assert made.state_dict() == state
+        assert [batch.tolist() for batch in made] == BATCHES[1:]
+        assert [batch.tolist() for batch in made] == BATCHES

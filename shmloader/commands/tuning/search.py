@@ -11,10 +11,10 @@ NOTE [ Search ]
     4. Then fewer workers are tried, by bisection, to find the fewest that take at most LOOSELY (5 %) longer than the
        best.
     5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine meets all of them.
-       The usual options are among them, because an unusual one must be worth it.  The pick is the cheapest setting
-       whose median is at most TOLERABLY slower than the best median, or too close to the best median for the
-       measurements to tell them apart.  The cheapest has the fewest workers, then the fewest unusual options, then the
-       least memory.
+       The default options with the best number of workers are among them, because another option must prove that it
+       gains.  The pick is the cheapest setting whose median is at most TOLERABLY slower than the best median, or too
+       close to the best median for the measurements to tell them apart.  The cheapest has the fewest workers, then the
+       fewest options that are not the default, then the least memory.
 
 `untried` lists the settings for which there was no time.  A setting that the memory does not hold is never measured or
 picked.
