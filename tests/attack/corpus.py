@@ -51,9 +51,15 @@ CORPUS: dict[str, Program] = {
         Data(), (BEGIN, Do("take", 2), Do("close iterator"), SAVE, RESUME, BEGIN, REST), num_workers=1
     ),
     "the sampler raises": _of(Data(), (BEGIN, REST), "raising", num_workers=1, prefetch_factor=1),
+    "the sampler raises, and the state is saved behind that": _of(
+        Data(), (BEGIN, Do("take", 1), SAVE, REST), "raising", num_workers=1, prefetch_factor=1
+    ),
     "opening is refused": _of(Data(length=12), (BEGIN, REST), "odd batches", num_workers=1, chunk_size=1),
     "opening is refused, and the run is resumed": _of(
         Data(length=14), _resumed(2), "odd batches", num_workers=1, chunk_size=1
+    ),
+    "opening is refused, and the run is resumed behind that": _of(
+        Data(length=14), _resumed(5), "odd batches", num_workers=1, chunk_size=1
     ),
     "no batch of indices, and samples are seeded": _of(
         Data(length=14), (BEGIN, REST), "odd batches", num_workers=1, sample_seeds=True

@@ -46,7 +46,8 @@ def _program(drawn: random.Random) -> Program:
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
-    scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _among_ranks, _short_of_memory]
+    scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
+    scenes.append(_short_of_memory)
     special = _some(drawn, 0.4, scenes, None)
     if special:
         return special(drawn, program)
@@ -169,6 +170,20 @@ def _with_raising_sampler(drawn: random.Random, program: Program) -> Program:
     taken = drawn.randint(1, at // size + 1)
     actions = (BEGIN, Do("take", taken), SAVE, REST, SAVE)
     return replace(program, actions=(*actions, Do("resume"), BEGIN, REST) if drawn.random() < 0.5 else actions)
+
+
+def _with_uncut_batch(drawn: random.Random, program: Program) -> Program:
+    """Batches in chunks, one of which cannot be cut, so that it is not opened, and a state that is saved behind it."""
+    size = drawn.choice([1, 2, 3])
+    form = "number" if program.data.form in NEED_COLLATE else program.data.form
+    data = replace(program.data, kind="rows", length=drawn.choice([9, 13, 24]), form=form, noise="", habit="")
+    order = Order("odd batches", drawn.randrange(1, 6))
+    program = replace(program, data=data, order=order, batch_size=size, collate="", shm="", loader="")
+    gone = ("on_bad_sample", "max_bad_samples", "max_ring_bytes", "in_order", "drop_last")
+    program = program.with_options(**dict.fromkeys(gone))
+    program = program.with_options(num_workers=program.workers or 1, chunk_size=drawn.choice([1, 2, 3]))
+    actions = (BEGIN, Do("take", drawn.randint(1, 7)), SAVE)
+    return replace(program, actions=(*actions, *_some(drawn, 0.5, [(Do("resume"), BEGIN)], ()), REST))
 
 
 def _among_ranks(drawn: random.Random, program: Program) -> Program:

@@ -107,6 +107,8 @@ def _false_alarm(program: Program, text: str) -> str | None:
     """Why a warning of ours is not true; None if it is, or is torch's."""
     if "cannot jump to its place" in text and program.data.kind != "stream":
         return "the stream has a state"
+    if "lacks the place of" in text and not program.may_lack_memory:
+        return "the stream has a state, and there is room for it"
     if "right only if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"
     if "does not ride shmloader's ring" in text and program.loader not in OFF_THE_RING:
@@ -145,8 +147,6 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         mine, its = _without_replaced(mine, its), [event for event in its if event[0] == "batch"]
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
-        if program.get("chunk_size"):
-            mine, its = _errors_last(mine), _errors_last(its)
     if program.resumes("workers"):  # without workers a sample's error has its own class, and no line about a worker
         mine, its = ([_bare(event) for event in each] for each in (mine, its))
     unordered = program.get("in_order") is False
@@ -209,12 +209,6 @@ def _without_start(events: list[Any]) -> list[Any]:
     """The events without what start() raised, where iter() raised it as well."""
     again = [("raised", "iter()", *event[2:]) for event in events if event[:2] == ("raised", "start()")]
     return [e for e in events if e[:2] != ("raised", "start()") or again[0] not in events]
-
-
-def _errors_last(events: list[Any]) -> list[Any]:
-    """A sampler's error may come before batches that were prefetched; an epoch has one."""
-    errors = [event for event in events if event[0] == "raised"]
-    return [event for event in events if event[0] == "batch"] + sorted(set(errors))
 
 
 def _without_replaced(mine: list[Any], its: list[Any]) -> list[Any]:

@@ -69,7 +69,6 @@ class Log:
         self._resumes = False
         self._refused = False  # whether a state was refused, so that the loader is not where it was saved
         self.in_place = True  # what a sampler raises comes in place of a batch, as it does where there are workers
-        self.bad_batch: int | None = None  # the one batch of the epoch whose indices are no list
 
     def add(self, *event: Any) -> None:
         self.events.append(event)
@@ -80,8 +79,6 @@ class Log:
     def begin(self, loader: Any) -> Any:
         """An iterator of the next epoch; after resume(), of the one that was under way."""
         before = self.epoch, self.handed, self.under_way
-        # Out of order nothing is cut into chunks, so its error comes once, before or after other batches.
-        self.bad_batch = getattr(loader.batch_sampler, "bad_batch", None) if loader.in_order else None
         self.in_place = loader.num_workers > 0
         if not (self.under_way and self._resumes):
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
@@ -101,9 +98,8 @@ class Log:
     def take(self, iterator: Any, count: int = MOST) -> None:
         """Call next() `count` times, or until the end.
 
-        A loader whose batches are cut into chunks reads the indices of a batch before its turn.  If one cannot be cut,
-        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.  A batch
-        that is too large for the ring is another one, and counts.
+        Each error that comes in place of a batch counts as that batch: what a sample raised, a batch that cannot be cut
+        into chunks or is too large for the ring, and where there are workers, what the sampler raised.
         """
         if iterator is None:  # iter() raised
             return
@@ -115,8 +111,7 @@ class Log:
                 self.add("end")
                 return
             except Exception as error:
-                if self.in_place or type(error).__name__ != "SamplerError":
-                    self.handed += self.bad_batch in (None, self.handed) or isinstance(error, MemoryError)
+                self.handed += self.in_place or type(error).__name__ != "SamplerError"
                 error_of_program().happened |= isinstance(error, ValueError)
                 self.raised(error, "next()")
                 continue

@@ -103,10 +103,10 @@ class OddBatches(Batches):
 
     def __init__(self, length: int, batch_size: int, at: int) -> None:
         super().__init__(length, batch_size)
-        self.bad_batch = at
+        self.at = at
 
     def __iter__(self) -> Iterator[Any]:
-        return (number if number == self.bad_batch else batch for number, batch in enumerate(super().__iter__()))
+        return (number if number == self.at else batch for number, batch in enumerate(super().__iter__()))
 
 
 class Keeper(Sampler[int]):
