@@ -340,9 +340,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if self._comes_back():
             iterators.end_workers_that_cannot_go_on(self)
             return super().__iter__()
-        iterator = iterators.from_its_place(self, lambda: begun(self, lambda: self._begin(rides)))
-        serve_metrics()
-        return iterator
+        return self._begun(functools.partial(self._begin, rides))
 
     def _get_iterator(self) -> Any:
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
@@ -351,10 +349,15 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
-        make = functools.partial(iterators.another, self, rides, self._torchs)
-        iterator = iterators.from_its_place(self, lambda: begun(self, make))
-        serve_metrics()
-        return iterator
+        return self._begun(functools.partial(iterators.another, self, rides, self._torchs))
+
+    def _begun(self, begin: Callable[[], Any]) -> Any:
+        def whole() -> Any:
+            iterator = begun(self, begin)
+            serve_metrics()
+            return iterator
+
+        return iterators.from_its_place(self, whole)
 
     def _comes_back(self) -> bool:
         """Whether torch's `__iter__` reaches our `_get_iterator` through a subclass's method, which must then be
