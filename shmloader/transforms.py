@@ -1,4 +1,7 @@
-"""Functions for `DataLoader(on_device=...)`, for work that is cheaper on the device."""
+"""Functions for `DataLoader(on_device=...)`, for work that is cheaper on the device.
+
+device/to_device.py calls them.  images.fuse and images.ImageFolder have one of their own: OnDevice in images/finish.py.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Nearly all photographs are baseline JPEG files.  Our own decoder (cython_ext/jpeg) reads these: it decodes no more than
 the crop, and resizes it on the way.  It always decodes at full size, because otherwise pixels would differ from
 Pillow's.  Rows are planar (CHW) from there on.  Pillow decodes everything else, with the same result.  Our decoder
-refuses a file if anything about it is doubtful, so a broken file gets Pillow's result or Pillow's error.
+refuses a file if anything about it is doubtful (JPEG_NOT_OURS in header.c), so a broken file gets Pillow's result or
+Pillow's error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""DistributedSampler: torch's, and another number of ranks can continue an epoch."""
+"""DistributedSampler: torch's, and another number of ranks can continue an epoch.
+
+Place.load() refuses a state that does not fit: why_not() in seek.py.
+"""
 
 from __future__ import annotations
 

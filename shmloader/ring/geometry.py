@@ -1,6 +1,7 @@
 """The layout of the ring's memory: where its header, entries, areas and slots lie.
 
-How a batch lies inside a slot is in batch_writer.pyx.  The words of an entry and of a slot are in atomics.h.
+Whether there is memory for them is in growth.py.  How a batch lies inside a slot is in batch_writer.pyx.  The words of
+an entry and of a slot are in atomics.h.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Shards that fsspec reads: object stores, the Hub, web servers.
 
+What happens if a read fails, or gives too few bytes, is in tars.py and tables.py.
+
 NOTE [ Remote files ]
 
     1. fsspec refuses a file system in a process that was forked after it was made.  So each process has its own, made

@@ -9,9 +9,11 @@ RingIterator inherits from torch's iterator class only because other libraries t
 
 NOTE [ Shutdown ]
 
-    1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
-       collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
-       the workers, which are daemons, and the kernel frees memory that has no name.
+    1.  An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
+       collected, whichever comes first.  If the user breaks out of the loop, nobody keeps it, so it is collected at
+       once.  If its workers persist, the loader keeps it, and the next iter() drains what is left (_begin()).  At
+       interpreter exit little is done (at_exit.py): multiprocessing terminates the workers, which are daemons, and the
+       kernel frees memory that has no name.
     2. The iterator sets the flag `stop` and tolls every worker's bell, which wakes the worker even if its sleeper bit
        is not set (ring_toll).  Then it ends the watching thread.  It joins all workers, with one deadline for all, then
        terminates and then kills those that are left.  Only then does it give the memory back, because a worker that is

@@ -144,7 +144,11 @@ class _Further(_Attached):
 
 
 class Steal(_Further):
-    """Any free worker makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
+    """Any free worker makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it.
+
+    The first worker whose claim succeeds has it (WorkerSide.claim).  The trainer takes sequences in order, so nothing
+    has to restore torch's order.
+    """
 
     def __init__(self, loader: Any, options: Options) -> None:
         batches = loader.num_workers * loader.prefetch_factor
