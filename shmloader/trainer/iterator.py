@@ -9,7 +9,7 @@ RingIterator inherits from torch's iterator class only because other libraries t
 
 NOTE [ Shutdown ]
 
-    1.  An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
+    1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
        collected, whichever comes first.  If the user breaks out of the loop, nobody keeps it, so it is collected at
        once.  If its workers persist, the loader keeps it, and the next iter() drains what is left (_begin()).  At
        interpreter exit little is done (at_exit.py): multiprocessing terminates the workers, which are daemons, and the
