@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _weakrefset
 import enum
+import linecache
 import os
 import sys
 import weakref
@@ -16,6 +17,9 @@ from shmloader.system import signals
 # After a trace function has raised in enum.py, CPython 3.11 behaves as if a KeyError were still being handled.  And any
 # exception in the last few lines of a weak reference's callback is lost.
 UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
+# CPython handles signals at calls, where a function begins, and at jumps back.  None comes between such a point and
+# these lines, which are the whole of a `finally`.  A trace function would raise there.
+UNREACHED = ("self._steps.beginning = 0", "self._occupant = 0")
 
 
 class AtLine:
@@ -39,7 +43,9 @@ class AtLine:
             return None
         if event == "line":
             self.lines += 1
-            if self.lines == self._at:
+            if self.lines == self._at and linecache.getline(file, frame.f_lineno).strip() in UNREACHED:
+                self._at += 1
+            elif self.lines == self._at:
                 self.was_held = signals._hold is not None and signals._hold.depth > 0
                 self._what()
         return self._trace
