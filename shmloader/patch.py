@@ -9,14 +9,15 @@ NOTE [ Patching ]
        before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
        Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class still load.
     3. Only instances whose type is exactly torch's class, or exactly a class given as `classes=`, are changed.  Other
-       subclasses stay what they are, and so do copies and unpickled loaders, because these do not call `__init__`.
+       subclasses stay what they are.  A copy, or an unpickled loader, of torch's class does not become ours, because
+       neither calls `__init__`.
     4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
        CPython cannot undo it: once a `__new__` was set and deleted, object.__new__ refuses arguments.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So
        the subclass's overrides hold, and its super() calls reach ours before torch's.  The instance gets this class
        when its `__init__` calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The
-       new class has the subclass's name.  It is in no module, so its instances are pickled as the subclass, and changed
-       again when they are unpickled.
+       new class has the subclass's name.  It is in no module, so its instances are pickled under the subclass's name,
+       with a function that gives them the combined class again when they are unpickled (`_rebuilt`).
     6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
        ours.  It lists those that exist at the call, each once in a process, but not those of WRAPPERS, which build
        torch's loader by its name or can be combined with ours in their own way.
