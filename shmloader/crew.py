@@ -22,8 +22,8 @@ class Crew:
 
     Each loader has its own dataset, sampler, collate function, batch size and options, and gives the batches that it
     would give alone with as many workers, bit for bit.  The loader that is iterated gets the workers.  If several are
-    iterated at once, a worker makes the batch that is wanted first.  While one loader is iterated, the others give the
-    memory of their rings back.
+    iterated at once, a worker makes the batch that is wanted first.  While one loader is iterated, those that have
+    finished their epoch give the memory of their rings back.
 
     The processes start when a loader of the crew is first iterated.  They end with `close()`, at the end of a `with`
     block, or when the crew and its loaders are gone.  Iterating after `close()` starts new ones.

@@ -83,9 +83,10 @@ NOTE [ Windows ]
 
 Samples that are stored together, for example in one row group of a Parquet file (a *place*), should be read together.
 So one worker makes all rows of a place for several batches, one after the other, and the trainer opens several batches
-at once, as a window.  The sequences of a window are in the order in which they are made: first the rows of one place,
-batch by batch, then those of the next place.  So the sequences of a batch lie between those of other batches, and its
-rows are not consecutive.  The beginning of a window:
+at once, as a window.  Each worker's sequences are in the order in which it makes them: first the rows of one place,
+batch by batch, then those of its next place.  The sequences of the workers alternate.  So the sequences of a batch lie
+between those of other batches, and its rows are not consecutive.  The beginning of a window, with two workers (one has
+the sequences 0, 2 and 4, the other 1, 3 and 5):
 
     sequence    0          1          2          3          4          5
     batch       0          1          1          0          1          2

@@ -23,7 +23,8 @@ delivered in its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  Recording the events later than the death does no harm, because a later event covers more
        copies.  When all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are
        lent, batches are copied, so nothing ever waits for a device.
-       The trainer does this for every second batch, or for each one while slots are scarce.  In all usual cases it is
+       Usually the trainer waits until two batches have died, and records the events for both at once.  While slots are
+       scarce, it does so for each one.  In all usual cases it is
        one call of C, in reclaim.pyx, which calls the driver without the GIL and reuses its events.  The Python code
        here covers all cases: foreign streams, streams that became current unseen, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code

@@ -24,10 +24,11 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes a batch.  If the batch before is still being sent then,
-       it also waits for that, and reads nothing.  So all requests that it has not read must fit into what the kernel
-       holds for a connection.  The stand-in keeps a request that does not fit until it has received the batches of all
-       requests before it.  If it sent the request at once, both ends might wait for the other one to read.
+       worker.  The far worker reads no request while it makes a batch.  When it has made the batch, and the one before
+       is still being sent, it waits for that, and reads no request meanwhile either.  So all requests that it has not
+       read must fit into what the kernel holds for a connection.  The stand-in keeps a request that does not fit until
+       it has received the batches of all requests before it.  If it sent the request at once, both ends might wait for
+       the other one to read.
     7. The last sign of life names the batch that the far worker had begun.  A death counts against that batch, or
        against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
        claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.

@@ -9,7 +9,8 @@ is in memory once, and opening it reads only the header.  A lookup reads words t
 and takes less than a microsecond.
 
 A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
-keeps it, two processes that make the file at once write the same bytes, and a death leaves no half-written file.
+keeps it, and a death leaves no half-written file.  A lock usually lets one process make the file.  Without it, two may
+make it at once, which does no harm: each writes a file of its own, with the same bytes.
 """
 
 from __future__ import annotations

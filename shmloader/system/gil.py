@@ -2,7 +2,7 @@
 
 NOTE [ GIL ]
 
-Only in the trainer do several threads run code of the core.  `next()` runs in one of them, but a batch may die in any
+Only in the trainer do several threads use the ring.  `next()` runs in one of them, but a batch may die in any
 other, and its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
 
     free_slots      give_back() and pick() push to the same stack and pop from it, in two threads.  One slot goes to
@@ -18,7 +18,8 @@ other, and its slot is free from then on.  These modules rely on the GIL there; 
     jpeg            one Decoder in two threads: one reads a file that the other has closed.
 
 Safe without it: the words that processes share (ring, sequences, worker, lane, onlooker), because only the verbs of
-atomics.h touch them; and gather, which only copies.  Each worker has one thread.
+atomics.h touch them; and gather, which only copies.  In a worker, one thread uses the ring.  With `worker_threads`,
+others run `__getitem__`, and so may run jpeg.
 
 So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,
 with a warning that lacks the reason; warn() adds it.  A lock around the slots would not help: the garbage collector may
