@@ -1,6 +1,6 @@
 """How fast a loader delivers batches, and at what cost.  This runs in its own process, see child.py.
 
-What is loaded is in cases.py, and by which loaders in loaders.py.  A folder's question.py compares them.
+cases.py has the workloads, and loaders.py the loaders.  A folder's question.py compares them.
 
 It imports neither rich nor matplotlib, because a spawned worker would have to import them as well.
 """
