@@ -1,6 +1,7 @@
 """Checks what a loader's options need: of its other arguments, its dataset and this machine.
 
-options.py checks whether a value is one that an option may have.
+options.py checks whether a value is one that an option may have, and torch's constructor checks torch's own arguments.
+To refuse another combination, add it to check_requirements().
 """
 
 from __future__ import annotations

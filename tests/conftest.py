@@ -502,7 +502,7 @@ def on_the_ring(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_left(_settled: None) -> Any:
-    """No process, descriptor, thread or name in /dev/shm outlives a test."""
+    """No process, descriptor, thread or name in /dev/shm outlives a test.  A new test has this check without asking."""
     collect()
     scripts.note_environment()
     before = descriptors(), shm_entries(), own_threads(), children()

@@ -2,6 +2,9 @@
 
 A ratio is always ours to torch's in one round.  The two measurements follow each other, so other work of the machine
 weighs on both.  The order changes from round to round.
+
+bench/core/throughput.py counts the batches and divides by the time.  A new workload is a Case in bench/core/cases.py,
+and its name goes into TRANSPORTED here.
 """
 
 from __future__ import annotations

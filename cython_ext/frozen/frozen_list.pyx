@@ -1,5 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A list that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx."""
+"""A list that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
+
+__getitem__ makes an object of each item that is asked for.  An assignment raises a TypeError, and append() and the like
+raise an AttributeError with the remedy.
+"""
 
 from collections.abc import Sequence
 from reprlib import Repr

@@ -1,4 +1,4 @@
-/* From a file to rows of pixels: see jpeg.h. */
+/* From a file to rows of pixels: see jpeg.h.  weights.c has the filters of a resize. */
 #include <stdlib.h>
 #include <string.h>
 

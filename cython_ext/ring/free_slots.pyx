@@ -1,5 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The payload slots, from the trainer's side.  Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd."""
+"""The payload slots, from the trainer's side.  Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd.
+
+give_back() frees a slot when the last tensor of its batch dies.  If the user holds `spare` batches for long, the next
+ones are copied out of their slots: NOTE [ Lease ] in trainer/delivery.py, 2.
+"""
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -1,5 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Who else reads the ring's batches, from the conductor's side: NOTE [ Readers ] in readers.pxd."""
+"""Who else reads the ring's batches, from the conductor's side: NOTE [ Readers ] in readers.pxd.
+
+Host in shmloader/readers/host.py decides when a reader is too slow (drop()) or dead (bury()).
+"""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals

@@ -39,6 +39,9 @@ cdef enum:
 cdef class WorkerSide(Ring):
     """What one worker does: claims the sequences that are its own, fills their payloads, publishes them.
 
+    It never waits for a free slot, because a sequence is opened with its slot.  It sleeps in claim() until a sequence
+    is open for it; `OpeningSide` in opening.pyx opens the sequence, and wakes the worker.
+
     Args:
         me: its index.
         life: how many processes were this ring's workers before this one.

@@ -153,7 +153,11 @@ def find(device: torch.device | None = None) -> Accelerator | None:
 
 
 def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
-    """The accelerator for which a loader's slots are page-locked; None if they need not be."""
+    """The accelerator for which a loader's slots are page-locked; None if they need not be.
+
+    If it is None, `_make_ring` in trainer/iterator.py makes no Pinning.  The user gets batches in ordinary slots, and
+    `is_pinned()` is False.  So it is with `pin_memory=True` on a machine without an accelerator.
+    """
     if options.device is not None and torch.device(options.device).type != "cpu":
         return find(torch.device(options.device))
     return find() if loader.pin_memory else None

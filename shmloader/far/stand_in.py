@@ -9,7 +9,8 @@ NOTE [ Far workers ]
     2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
        (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
        our slot.  So the description of a batch travels unchanged, and nothing is pickled that a local worker would not
-       pickle.
+       pickle.  The engine sends the dataset, the collate function and worker_init_fn to the far worker before the work
+       begins: `Workers._put` in ray/workers.py.
     3. The far worker connects to the stand-in's door (a listening socket, door.py), and not the other way round.  The
        port stays the same when a stand-in or a far worker is replaced, so neither has to learn a new address.
     4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was

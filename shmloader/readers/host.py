@@ -1,5 +1,7 @@
 """The conductor's end: admits readers, gives them the ring's memory, sends them epochs and errors, buries the dead.
 
+_welcome() decides whether a reader may join; attachment.py lists all checks.
+
 A thread handles what readers do: they connect, close, and die (pidfds).  The thread that iterates sends messages.
 Neither waits for a reader: a reader that does not receive its messages is dropped.
 """

@@ -116,7 +116,11 @@ class Place:
     # ------------------------------------------------------------------------------------------- what is loaded
 
     def load(self, given: Any) -> None:
-        """Have the next iter() resume from this state."""
+        """Have the next iter() resume from this state.
+
+        For another number of ranks see why_not() in seek.py; for another batch size rest() there, which takes the order
+        sample by sample; for another number of workers fitted() in iterables.py, where it matters only for streams.
+        """
         loader, sampler = self.loader, self._sampler
         state = state_of(without_tuples(given))
         ranks = seek.ranks_of(loader)[1]

@@ -1,4 +1,4 @@
-"""The state of a loader: one flat dict of JSON types."""
+"""The state of a loader: one dict of JSON types, in which `streams`, `sampler_state` and `next` may be nested."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """How the ring's memory grows: pages for a batch that is larger than those before it, or why there are none.
 
-The kernel is asked for pages before anything is written to them, because a write to missing memory is a SIGBUS.
+The kernel is asked for pages before anything is written to them, because a write to missing memory is a SIGBUS.  If
+there are none, commit() raises a MemoryError in the worker, which sends it in place of the batch (`_fill` in
+worker/loop.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finds the index of a list of shards, or makes it.  Only shards that have changed since are listed again."""
+"""Finds the index of a list of shards, or makes it.  Only shards that have changed since are listed again.
+
+tar_listing.py lists a tar archive's members, and cython_ext/storage/sample_groups.pyx groups them into samples.
+"""
 
 from __future__ import annotations
 

@@ -33,6 +33,10 @@ class Shards(Dataset[Any]):
     ranks and stealing work as for any other dataset.  Local shards are read by `pread`.  Remote ones (s3://, gs://,
     hf://, https://) are read by fsspec, in ranges.
 
+    Shards are not divided among ranks or workers.  The sampler shuffles the indices of samples, and DistributedSampler
+    divides them among ranks.  The schedule gives each batch of indices to a worker (trainer/schedule.py).  So there may
+    be fewer shards than workers, and no worker is idle because of that.
+
     The first len() makes the index, with a progress bar; or `shmloader index URLS` makes it before.  It is a file that
     all workers map, beside the shards or in ~/.cache/shmloader.  A shard is listed again if its size or time changes.
 

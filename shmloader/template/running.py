@@ -1,4 +1,7 @@
-"""A running template process, as the trainer sees it: how it is started and killed, and how it ended."""
+"""A running template process, as the trainer sees it: how it is started and killed, and how it ended.
+
+What runs in the process, and forks workers there, is server.py.
+"""
 
 from __future__ import annotations
 

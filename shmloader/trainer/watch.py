@@ -1,6 +1,8 @@
 """The thread that sleeps until a worker ends.
 
-It raises the ring's alarm for every end.  WorkerSet.look_after() decides whether it was a death.
+It raises the ring's alarm for every end.  WorkerSet.look_after() decides whether it was a death.  With
+on_worker_death="respawn", TrainerSide.revoke() then opens the dead worker's batches again for the process that replaces
+it; otherwise the loader raises.
 """
 
 from __future__ import annotations

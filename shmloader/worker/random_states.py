@@ -5,6 +5,9 @@ its states.  If work is stolen, it is not known in advance which worker makes a 
 (base_seed, epoch, place in the epoch's order).  It is then the same for any number of workers, with chunks and without,
 and after a resume.  If ranks share the order, the place is that in the order of all ranks.
 
+Worker.make in loop.py saves the states after each batch, and Worker._take_over restores them, both only with
+on_worker_death="respawn" and without seeds for each sample.  A loader's state_dict() has none of them.
+
 A generator that a dataset makes is not covered: it is not seeded, and it is lost with its worker.
 """
 
