@@ -21,7 +21,9 @@ cdef class EpochCounts:
     # the conductor's
     cdef public Indices source          # gives the indices; None before the first draw
     cdef object drawn                   # an index that was drawn and is not opened yet
-    cdef dict pending                   # without workers: for each thread, the index whose batch it makes
+    # without workers: for each thread, the index whose batch it makes, and how many samples were drawn before it
+    cdef dict pending
+    cdef uint64_t asked                 # without workers: how many samples were drawn
     cdef list window                    # the indices that were drawn for the window that is opened next
     cdef bint refused                   # that index, or the window's first one, could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place

@@ -60,21 +60,36 @@ cdef class EpochCounts:
 
     # ---------------------------------------------------------------------------------------------- without workers
 
-    def index(self):
-        """The index of this thread's next batch, which stays the same until hand_out().
+    def index(self, count):
+        """The index of this thread's next batch, which stays the same until hand_out().  One thread at a time may call.
+
+        Args:
+            count: Returns how many samples are made of an index.
 
         Raises:
             StopIteration: the source has no more.
         """
         cdef unsigned long me = PyThread_get_thread_ident()
-        cdef object drawn = self.pending.get(me, nothing)
-        if drawn is nothing:
-            drawn = self.pending[me] = self.source.draw(self.opened + len(self.pending))
+        cdef list mine = self.pending.get(me)
+        cdef object drawn
+        cdef uint64_t samples
+        if mine is None:
+            drawn = self.source.draw(self.opened + len(self.pending))
             if drawn is nothing:
-                del self.pending[me]
                 self.reading.ended = True
                 raise StopIteration
-        return drawn
+            mine = self.pending[me] = [drawn, None]     # first, because a signal's handler may raise in count()
+        if mine[1] is None:
+            samples = count(mine[0])
+            mine[1] = self.asked
+            self.asked += samples
+        return mine[0]
+
+    @property
+    def before(self) -> int:
+        """How many samples were drawn before this thread's index."""
+        cdef list mine = self.pending.get(PyThread_get_thread_ident())
+        return self.asked if mine is None else mine[1]
 
     def hand_out(self, int samples) -> None:
         """Count the batch of that index, or the error in its place, as handed out.

@@ -1,5 +1,6 @@
 """Types of the extension built from cython_ext/ring/epoch_counts.pyx, where each is explained."""
 
+from collections.abc import Callable
 from typing import Any
 
 from shmloader.core.indices import Indices
@@ -23,5 +24,6 @@ class EpochCounts:
     failed: bool
     reading: Reading
     def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
-    def index(self) -> Any: ...
+    before: int
+    def index(self, count: Callable[[Any], int]) -> Any: ...
     def hand_out(self, samples: int) -> None: ...

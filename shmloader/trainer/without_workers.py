@@ -5,12 +5,15 @@ stays pending, and the next call makes that batch.  Between the count and the re
 torch's, and a Ctrl-C there loses the batch, as it does in torch.  An Exception of a signal's handler counts as the
 dataset's own (not NOTE [ Handlers ]), because datasets limit the time of a sample by a timer, and expect the next batch
 after that.
+
+Threads may share the iterator.  They draw one after the other, and each makes the batch of the index that it has drawn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +79,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
         fetcher = _Seeding(loader, fetcher, epoch)
+    if fetcher is not iterator._dataset_fetcher:
+        fetcher = _OneByOne(fetcher)
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
@@ -100,6 +105,8 @@ class _Indices:
         self._epoch = epoch
         self._start = start
         self._failed = False
+        self._batched = loader.batch_sampler is not None
+        self._drawing = threading.RLock()  # threads that share the iterator draw one after the other
         if start is not None and start.batches:
             self._begin()
 
@@ -116,9 +123,13 @@ class _Indices:
         return self
 
     def __next__(self) -> Any:
-        if self._epoch.source is None:
-            self._try_to_begin()
-        return self._epoch.index()
+        with self._drawing:
+            if self._epoch.source is None:
+                self._try_to_begin()
+            return self._epoch.index(self._count)
+
+    def _count(self, index: Any) -> int:
+        return _samples_of(index, self._batched)
 
     def _try_to_begin(self) -> None:
         """Begin.  If that raises, the next call tries once more, because a signal's handler may have raised.
@@ -179,6 +190,22 @@ class _Counting(_InPlace):
         return batch
 
 
+class _OneByOne(_InPlace):
+    """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
+
+    It is for a fetcher that seeds this process's generators, replaces bad samples, or has an event loop.
+    """
+
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher = fetcher
+        self._making = threading.RLock()  # a dataset may iterate over a loader
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        with self._making:
+            return self._fetcher.fetch(index)
+
+
 class _Prefetching(_InPlace):
     """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
 
@@ -217,7 +244,7 @@ class _SideBySide(_InPlace):
     @property
     def seed(self) -> int:
         """The seed of the batch at hand."""
-        return random_states.further(self._epoch.sample_seed, self._epoch.samples * self._stride)
+        return random_states.further(self._epoch.sample_seed, self._epoch.before * self._stride)
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
@@ -343,5 +370,5 @@ class _Seeding(_InPlace):
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
         with random_states.untouched():
-            seed = random_states.further(self._epoch.sample_seed, self._epoch.samples * self._stride)
+            seed = random_states.further(self._epoch.sample_seed, self._epoch.before * self._stride)
             return self._make(self._seeded(index, seed, 0, self._stride))
