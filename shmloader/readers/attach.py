@@ -53,7 +53,9 @@ class Attached:
 
     def __iter__(self) -> ReaderIterator:
         with self._beginning:
-            return self._iter()
+            iterator = self._iter()
+        iterator.unreturned = 0  # last, and no call: no signal's handler runs from here on
+        return iterator
 
     def _iter(self) -> ReaderIterator:
         from shmloader.core.turns import Meter, Turns
@@ -78,7 +80,8 @@ class Attached:
                     f"The iterator of {self.name!r} was closed in mid-epoch, so the server gives this job nothing "
                     "more. Attach again to get the batches that come now."
                 )
-            self._iterator._reset(self)
+            if self._iterator.unreturned != threading.get_ident():
+                self._iterator._reset(self)
         return self._iterator
 
     def __len__(self) -> int:

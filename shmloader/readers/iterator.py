@@ -41,6 +41,10 @@ class ReaderIterator:
         turns: What the user's turns are measured by.
         waits_for_next: Whether what is left of an epoch that has begun before this iterator is passed over.
         named: The number of the batch that it asked the conductor for; None: it takes what comes.
+
+    Attributes:
+        unreturned: The thread whose iter() has begun this epoch, and has not returned; 0: it has.  If a signal's
+            handler has broken that off, the next iter() of the thread gives this epoch.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class ReaderIterator:
         self._given: int | None
         self._joins: bool  # it joined this epoch after its first batch, and has had none of it yet
         self.ended = False
+        self.unreturned = 0
         self._reset(loader)
         if waits_for_next:
             self._pass_over()
@@ -86,12 +91,12 @@ class ReaderIterator:
         self._ready.clear()
         self._hand = _Hand()
         joins = ring.side.cursor > message["first"]
-        given = self._named if joins else 0
+        given, me = self._named if joins else 0, threading.get_ident()
         # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
         self._ring, self._serial, self._first = ring, message["serial"], message["first"]
         self.epoch, self._given, self._joins = epoch, given, joins
         self._shutdown = self._left  # if it was closed behind an epoch's end, the next one is its own again
-        self.ended = False
+        self.ended, self.unreturned = False, me
         self._attachment.begun()
 
     def _leave_epoch(self) -> None:
@@ -169,6 +174,7 @@ class ReaderIterator:
 
     def _took(self) -> list[tuple[Any, int, int]]:
         """Take the next batch into this thread's hand."""
+        self.unreturned = 0
         self._turns.asked()
         while not self._ready:
             if self._shutdown or self.ended or not self._wait():

@@ -59,6 +59,50 @@ def test_iter_that_is_broken_off_loses_no_epoch(name: str, monkeypatch: pytest.M
         assert _lists(first) == _lists(batches) == EPOCH
 
 
+class _Raises:
+    """A lock whose release raises once, as a handler of Ctrl-C does."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self._raised = lock, False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt
+
+
+def test_iter_that_is_broken_off_behind_the_beginning_gives_that_epoch_the_next_time(name: str) -> None:
+    with shmloader.attach(name) as batches:
+        assert _lists(batches) == EPOCH
+        number = batches.state_dict()["epoch"]
+        batches._beginning = _Raises(batches._beginning)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            iter(batches)
+        one = iter(batches)
+        assert one.epoch.number == number and _lists(one) == EPOCH
+        iter(batches)
+        two = iter(batches)  # both were returned, so this is one more
+        assert two.epoch.number == number + 2 and _lists(two) == EPOCH
+
+
+def test_iter_that_is_broken_off_behind_the_beginning_keeps_the_loaded_place(name: str) -> None:
+    with shmloader.attach(name) as batches:
+        assert next(iter(batches)).tolist() == EPOCH[0]
+        state = batches.state_dict()
+    batches = shmloader.attach(name)
+    batches.load_state_dict(state)
+    batches._beginning = _Raises(batches._beginning)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        iter(batches)
+    assert batches.state_dict() == state
+    assert _lists(batches) == EPOCH[1:]
+    batches.close()
+
+
 def test_a_state_counts_no_batch_that_next_has_not_returned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
         """The measure of the user's turns, which is called last before next() returns."""
