@@ -58,6 +58,11 @@ cdef class EpochCounts:
                 return True
         return reading.delivered.has_ended()    # the indices of streams have no end
 
+    @property
+    def waits(self) -> bool:
+        """Whether an index was drawn and is not opened yet."""
+        return self.drawn is not nothing or len(self.window) > 0
+
     # ---------------------------------------------------------------------------------------------- without workers
 
     def index(self, count):

@@ -285,9 +285,11 @@ cdef class Steps:
         cdef uint64_t before
         if ring.window > 1:
             return self.open_windows(epoch)
+        if ring.readers is not None:
+            self.draw_all(epoch)
         while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
-                epoch.drawn = self.draw(epoch)
+                epoch.drawn = epoch.window.pop(0) if epoch.window else self.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -309,6 +311,22 @@ cdef class Steps:
                 if epoch.opened != before:
                     epoch.drawn, epoch.refused = nothing, False
         return False
+
+    cdef int draw_all(self, EpochCounts epoch) except -1:
+        """If other processes read, draw as many indices as would be open without them.
+
+        Otherwise the speed of these processes would decide how many are drawn when the user leaves the epoch.  A
+        RandomSampler draws from its generator at its end once more.  So the next epoch's order would depend on that.
+        """
+        cdef TrainerSide ring = self.ring
+        if epoch.reading.delivered.of_workers:      # streams have no indices
+            return 0
+        while ring.under_way + len(epoch.window) + (epoch.drawn is not nothing) < ring.most and not epoch.refused:
+            index = self.draw(epoch)
+            if index is nothing:
+                return 0
+            epoch.window.append(index)
+        return 0
 
     cdef bint open_windows(self, EpochCounts epoch) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
@@ -365,7 +383,7 @@ cdef class Steps:
         if epoch.source is None:    # a handler raised while the epoch began
             return nothing
         try:
-            return epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window))
+            return epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window) + (epoch.drawn is not nothing))
         except Exception:
             if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
                 self.ring.hand_out()

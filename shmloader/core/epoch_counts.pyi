@@ -23,6 +23,7 @@ class EpochCounts:
     asks_next: bool
     failed: bool
     reading: Reading
+    waits: bool
     def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
     before: int
     def index(self, count: Callable[[Any], int]) -> Any: ...

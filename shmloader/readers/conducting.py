@@ -93,7 +93,8 @@ class ConductingIterator(RingIterator):
         epoch, ring = self.epoch, self._ring
         if self._over_sent == epoch.serial:
             return
-        if is_over or epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
+        all_open = epoch.source is not None and epoch.source.is_exhausted and not epoch.waits
+        if is_over or epoch.reading.ended or all_open:
             with held():
                 self._over_sent = epoch.serial
                 at = ring.sequences.next_open if ring.next is None else ring.next.first

@@ -117,6 +117,28 @@ def main(rank):
     assert first == second and isinstance(first, list)
 
 
+def test_how_fast_the_others_read_does_not_change_the_epoch_after_one_that_was_left() -> None:
+    """A RandomSampler draws from the generator once more at its end.  Only a fast group would have come there."""
+    text = """
+def two_epochs(loader, most):
+    batches = iter(loader)
+    for _ in range(most):
+        next(batches)
+    torch.distributed.barrier()
+    del batches
+    return [k.tolist() for _, k in loader]
+
+def main(rank):
+    shared = loader_of(generator=torch.Generator().manual_seed(3))
+    got = two_epochs(shared, 11 if rank else 13)  # the first one leaves while the other is two batches behind
+    shared.close()
+    options = {"batch_size": 4, "num_workers": 2, "shuffle": True}
+    alone = data.DataLoader(Tens(), **options, generator=torch.Generator().manual_seed(3))
+    return got == two_epochs(alone, 13), len(got)
+"""
+    assert in_ranks(text) == [(True, 16)] * 2
+
+
 def test_a_loader_that_is_dropped_ends_its_workers_without_the_collector() -> None:
     text = """
 def main(rank):
