@@ -72,10 +72,11 @@ def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
     """Begin an epoch.  If that is broken off, the next iter() resumes from the state from which this one did."""
     place = place_of(loader)
     loaded, then, current, number = place.loaded, place.then, place.current, place.next_number
+    loads = place.loads
     try:
         return begin()
     except BaseException:
-        if loaded is not None or then is not None:
+        if place.loads == loads and (loaded is not None or then is not None):  # otherwise a handler has loaded one
             place.loaded, place.then, place.current, place.next_number = loaded, then, current, number  # no call
         raise
 
