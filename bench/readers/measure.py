@@ -8,10 +8,13 @@ import signal
 import time
 from typing import Any
 
+import torch
+
 import shmloader
 from bench.core.cases import CASES, ENDLESS
 from bench.core.loaders import PREFETCH, SPARE
 from bench.core.throughput import toucher
+from bench.readers.beside_tensorsocket import TENSORSOCKET, consume, free_ports, produce
 from shmloader.readers.server import serve
 
 WARM_UP = 12  # batches: every slot has been read once, so its pages are mapped
@@ -33,11 +36,35 @@ def loader_of(case: str, workers: int, data: str) -> Any:
     )
 
 
+class AlsoATuple:
+    """A collate function's batch as a tuple of one, which TensorSocket needs."""
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> tuple[Any]:
+        return (self._collate(samples),)
+
+
+def torchs_loader_of(case: str, workers: int, data: str) -> Any:
+    """torch's loader of the same batches."""
+    what = CASES[case]
+    return torch.utils.data.DataLoader(
+        what.dataset(ENDLESS, data),
+        what.batch_size,
+        num_workers=workers,
+        collate_fn=AlsoATuple(what.collate or torch.utils.data.default_collate),
+        prefetch_factor=PREFETCH,
+        multiprocessing_context="fork",
+    )
+
+
 def readers(way: str, case: str, readers: int, seconds: float, workers: int, touch: bool, data: str) -> dict[str, Any]:
     """Read the same batches in several processes for a while.
 
     Args:
-        way: "served": one loader is served, and each process attaches; "each its own": each has a loader.
+        way: "served": one loader is served, and each process attaches; TENSORSOCKET: it sends the batches of one
+            loader of torch's to each process; "each its own": each has a loader.
         case: What is loaded.
         readers: How many processes.
         seconds: For how long, after the warm-up.
@@ -49,13 +76,16 @@ def readers(way: str, case: str, readers: int, seconds: float, workers: int, tou
         batches_per_second: of each process, the slowest first;
         cpu: seconds of processor time that each spent a batch, with all its threads and without workers.
     """
-    name, server = f"bench-{os.getpid()}", None
+    name, ports, server = f"bench-{os.getpid()}", free_ports(), None
     if way == "served":
         server = FORK.Process(target=_serve, args=(case, workers, data, name))
+    elif way == TENSORSOCKET:
+        server = FORK.Process(target=_produce, args=(case, workers, data, ports, readers))
+    if server is not None:
         server.start()
     barrier, found = FORK.Barrier(readers), FORK.Queue()
     jobs = [
-        FORK.Process(target=_read, args=(way, case, seconds, workers, touch, data, name, barrier, found))
+        FORK.Process(target=_read, args=(way, case, seconds, workers, touch, data, name, ports, barrier, found))
         for _ in range(readers)
     ]
     for job in jobs:
@@ -74,10 +104,33 @@ def _serve(case: str, workers: int, data: str, name: str) -> None:
     serve(loader_of(case, workers, data), name)
 
 
+def _produce(case: str, workers: int, data: str, ports: list[int], readers: int) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: _end_workers())
+    produce(torchs_loader_of(case, workers, data), ports, readers)
+
+
+def _end_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.terminate()
+    os._exit(0)
+
+
 def _read(
-    way: str, case: str, seconds: float, workers: int, touch: bool, data: str, name: str, barrier: Any, found: Any
+    way: str,
+    case: str,
+    seconds: float,
+    workers: int,
+    touch: bool,
+    data: str,
+    name: str,
+    ports: list[int],
+    barrier: Any,
+    found: Any,
 ) -> None:
-    batches = iter(_attached(name) if way == "served" else loader_of(case, workers, data))
+    if way == TENSORSOCKET:
+        batches = consume(ports, CASES[case].batch_size)
+    else:
+        batches = iter(_attached(name) if way == "served" else loader_of(case, workers, data))
     touches: Any = toucher(next(batches)) if touch else lambda batch: 0
     for _ in range(WARM_UP):
         touches(next(batches))

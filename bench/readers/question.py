@@ -15,9 +15,11 @@ from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.cases import CASES
+from bench.core.loaders import missing
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
+from bench.readers.beside_tensorsocket import NEEDS, TENSORSOCKET
 
 READ = ("jpeg-pil", "jpeg-simplejpeg", "uint8-images", "small-images", "scalar")
 MADE_JPEGS = 64
@@ -29,8 +31,8 @@ class Readers(Question):
     asks = "one loader that several jobs read, beside one loader alone and a loader for each"
     more = (
         "`alone` is one job with a loader of its own, `served` are jobs that read one loader, `each its own` are "
-        "as many with a loader each.  Each job reads a byte of every page; `cpu` is measured once more without that.  "
-        "Writes readers.json."
+        "as many with a loader each, and TensorSocket (PyPI) gives as many the batches of one loader of torch's.  Each "
+        "job reads a byte of every page; `cpu` is measured once more without that.  Writes readers.json."
     )
 
     @staticmethod
@@ -57,6 +59,7 @@ class Readers(Question):
     def turns(self, at: int) -> list[Turn]:
         given = self.given
         ways = [("alone", 1, True), ("served", given.readers, True), ("each its own", given.readers, True)]
+        ways += [(TENSORSOCKET, given.readers, True)]
         ways += [("served", 1, False), ("served", given.readers, False)]
         return [
             Turn(
@@ -73,6 +76,7 @@ class Readers(Question):
                 },
                 given.seconds + 8,
                 given.timeout,
+                failure=missing(NEEDS) if way == TENSORSOCKET else "",
             )
             for case in given.cases
             for way, number, touch in ways
@@ -92,6 +96,10 @@ class Readers(Question):
                 if (these := [one for one in mine if (one["way"], one["jobs"], one["read"]) == (way, jobs, read)])
             }
         return found
+
+    def failed(self, result: dict[str, Any]) -> bool:
+        """Whether something failed; that TensorSocket is not installed is no failure."""
+        return any("failure" in found for found in result["measurements"] if found["way"] != TENSORSOCKET)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
