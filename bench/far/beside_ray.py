@@ -4,7 +4,6 @@ core/child.py.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +14,7 @@ import torch
 from bench.core._probe import touch_pages
 from bench.core.cases import ENDLESS
 from bench.core.loaders import PREFETCH
-from bench.far.cluster import Memory, cluster
+from bench.far.cluster import Memory, start
 from bench.far.pictures import Pictures
 
 OURS, RAY_DATA, SMALL_BLOCKS = "shmloader", "Ray Data", "Ray Data, blocks of a batch"
@@ -48,28 +47,21 @@ def beside_ray(
     """
     import ray
 
-    with cluster(workers, store), Memory() as memory:
-        found = _loops(loader, folder, seconds, workers, batch_size, step, memory)
-        gc.collect()  # a thread of Ray Data's would ask Ray after its end, which ends this process
-    return {"ray": ray.__version__, **found}
-
-
-def _loops(
-    loader: str, folder: str, seconds: float, workers: int, batch_size: int, step: float, memory: Memory
-) -> dict[str, float]:
+    start(workers, store)
     pictures = Pictures(folder, ENDLESS if loader == OURS else ROWS)
-    began = time.perf_counter()
-    with OPEN[loader](pictures, workers, batch_size) as (batches, ring):
-        _check(pictures, *next(batches))
-        first = time.perf_counter() - began
-        _take(batches, WARM_UP, 0)
-        memory.begin()
-        quick = {**_take(batches, seconds, 0), "store": memory.store, "whole": memory.whole}
-        memory.begin()
-        slow = {**_take(batches, seconds, step), "store": memory.store, "whole": memory.whole}
-        _check(pictures, *next(batches))
-        slow = {f"slow_{name}": value for name, value in slow.items()}
-        return {"first": first, "ring": ring(), "spilled": memory.spilled, **quick, **slow}
+    with Memory() as memory:
+        began = time.perf_counter()
+        with OPEN[loader](pictures, workers, batch_size) as (batches, ring):
+            _check(pictures, *next(batches))
+            first = time.perf_counter() - began
+            _take(batches, WARM_UP, 0)
+            memory.begin()
+            quick = {**_take(batches, seconds, 0), "store": memory.store, "whole": memory.whole}
+            memory.begin()
+            slow = {**_take(batches, seconds, step), "store": memory.store, "whole": memory.whole}
+            _check(pictures, *next(batches))
+            slow = {f"slow_{name}": value for name, value in slow.items()}
+            return {"ray": ray.__version__, "first": first, "ring": ring(), "spilled": memory.spilled, **quick, **slow}
 
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]  # numbers of samples, and their pictures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench.__main__ import main
-from bench.core import jpegs
+from bench.core import jpegs, session
 from bench.core.question import Turn
 from bench.far import beside, cluster
 from bench.far.beside_ray import OURS, RAY_DATA
@@ -96,17 +95,17 @@ def test_a_picture_depends_on_its_number_alone(tmp_path: Path) -> None:
     assert not torch.equal(pictures[8], first)  # of the same file
 
 
-def test_memory_is_that_of_this_process_and_all_under_it() -> None:
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+def test_memory_is_that_of_all_processes_of_a_session() -> None:
+    code = "import subprocess, sys; data = bytearray(b'1') * 10**7; "
+    grandchild = "data = bytearray(b'1') * 10**7; print(1, flush=True); input()"
+    command = [sys.executable, "-c", f"{code}subprocess.run([sys.executable, '-c', {grandchild!r}])"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdin is not None and child.stdout is not None
         child.stdout.readline()  # the grandchild's
-        under = cluster._descendants(os.getpid())
-        both = cluster._descendants(child.pid)
-        assert len(both) == 2 and {os.getpid(), *both} <= under and os.getppid() not in under
-        assert all(cluster._own(pid) > 1e6 for pid in both)
+        assert len(session.members(child.pid)) == 2
+        assert 20e6 < session.memory(child.pid) < 100e6
         child.stdin.close()
-    assert cluster._own(child.pid) == 0 and not cluster._descendants(child.pid) & under - {child.pid}
+    assert session.memory(child.pid) == 0
 
 
 def test_files_that_vanish_take_no_room(tmp_path: Path) -> None:
