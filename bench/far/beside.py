@@ -21,6 +21,7 @@ MB = 1e-6
 
 FIGURES = {  # in the JSON, and in the table with this heading and unit
     "images_per_second": ("images/s", 1.0),
+    "cpu": ("CPU ms an image", 1e3),
     "next_p99": ("next() p99, ms", 1e3),
     "held": ("batches, MB", MB),
     "whole": ("all memory, MB", MB),
@@ -32,6 +33,7 @@ FIGURES = {  # in the JSON, and in the table with this heading and unit
 }
 RATIOS = {
     "rate": "images_per_second",
+    "cpu": "cpu",
     "memory": "held",
     "whole_memory": "whole",
     "slow_memory": "slow_held",

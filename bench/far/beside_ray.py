@@ -4,6 +4,7 @@ core/child.py.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bench.core import session
 from bench.core._probe import touch_pages
 from bench.core.cases import ENDLESS
 from bench.core.loaders import PREFETCH
@@ -39,6 +41,7 @@ def beside_ray(
 
     Returns:
         ray: its version; first: seconds to the first batch, on a cluster that is up;
+        cpu: seconds of processor time an image in the quick loop, of all processes of the cluster, Ray's too;
         images_per_second; next_p50, next_p99: seconds that next() took in the quick loop;
         slow_images_per_second, slow_next_p99: the same of the slow loop;
         store, whole: the most bytes in the object stores, and by how many bytes all memory grew, in the quick loop;
@@ -111,6 +114,7 @@ OPEN = {OURS: _ours, RAY_DATA: _ray_data, SMALL_BLOCKS: _small_blocks}
 def _take(batches: Batches, seconds: float, step: float) -> dict[str, float]:
     """Take batches for so long, look at every page of each, and sleep after each."""
     waits: list[float] = []
+    used, _ = session.used(os.getsid(0))
     images, now = 0, time.perf_counter()
     began, end = now, now + seconds
     while now < end:
@@ -121,8 +125,10 @@ def _take(batches: Batches, seconds: float, step: float) -> dict[str, float]:
         if step:
             time.sleep(step)
         now = time.perf_counter()
+    cpu = session.used(os.getsid(0))[0] - used
     waits.sort()
     return {
+        "cpu": cpu / images,
         "images_per_second": images / (now - began),
         "next_p50": waits[len(waits) // 2],
         "next_p99": waits[len(waits) * 99 // 100],

@@ -22,7 +22,7 @@ from bench.far.pictures import BYTES, Pictures
 
 
 def measured(loader: str, at: int = 0, **figures: float) -> dict[str, Any]:
-    quick = {"images_per_second": 500.0, "next_p99": 0.2, "store": 0.0, "whole": 1e9}
+    quick = {"images_per_second": 500.0, "cpu": 0.004, "next_p99": 0.2, "store": 0.0, "whole": 1e9}
     slow = {"slow_next_p99": 0.01, "slow_store": 0.0, "slow_whole": 1e9}
     others = {"first": 5.0, "ring": 0.0, "spilled": 0.0, "ray": "2.60.0"}
     return {"part": "ray", "round": at, "loader": loader, **quick, **slow, **others, **figures}
@@ -42,6 +42,7 @@ def test_our_ring_counts_as_their_object_stores_do_and_ratios_are_taken_within_a
     assert found[OURS]["held"] == {"median": 201e6, "min": 200e6, "max": 201e6}
     ratios = found[OURS]["of_ray_data"]
     assert ratios["rate"] == {"median": 1.5, "min": 1, "max": 2}
+    assert ratios["cpu"]["median"] == 1
     assert ratios["memory"] == {"median": 0.3, "min": 0.1, "max": 0.5}
     assert ratios["slow_memory"]["min"] == 200e6 / 4020e6
     assert ratios["whole_memory"] == {"median": 1, "min": 1, "max": 1}
