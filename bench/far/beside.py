@@ -19,15 +19,15 @@ ENVIRONMENT = Path(__file__).resolve().parents[2] / ".venv-ray" / "bin" / "pytho
 NEEDS = ("ray", "pyarrow", "pandas")
 MB = 1e-6
 
-FIGURES = {  # in the JSON, and in the table with this heading and unit
+FIGURES = {  # in the JSON, and in the table in this unit
     "images_per_second": ("images/s", 1.0),
     "cpu": ("CPU ms an image", 1e3),
     "next_p99": ("next() p99, ms", 1e3),
     "held": ("batches, MB", MB),
     "whole": ("all memory, MB", MB),
-    "slow_next_p99": ("slow loop: p99, ms", 1e3),
-    "slow_held": ("batches, MB", MB),
-    "slow_whole": ("all memory, MB", MB),
+    "slow_next_p99": ("slow loop: next() p99, ms", 1e3),
+    "slow_held": ("slow loop: batches, MB", MB),
+    "slow_whole": ("slow loop: all memory, MB", MB),
     "spilled": ("on disk, MB", MB),
     "first": ("first batch, s", 1.0),
 }
@@ -80,18 +80,16 @@ def print_table(out: Console, found: dict[str, Any], settings: dict[str, Any]) -
         "medians \\[min..max]",
         title_justify="left",
     )
-    table.add_column("loader")
-    for heading, _ in FIGURES.values():
-        table.add_column(heading)
-    for loader, one in found.items():
-        table.add_row(loader, *(shown(one[name], scale, all_of_it=True) for name, (_, scale) in FIGURES.items()))
-    if OURS in found:
-        ratios = found[OURS]["of_ray_data"]
-        row = (shown(ratios[ratio], 1, all_of_it=True) if ratio else "" for ratio in _in_columns())
-        table.add_row("shmloader / Ray Data", *row)
-    out.print(table)
-
-
-def _in_columns() -> list[str]:
+    table.add_column("")
+    for loader in found:
+        table.add_column(loader)
+    ratios = found[OURS]["of_ray_data"] if OURS in found else {}
+    if ratios:
+        table.add_column("shmloader / Ray Data")
     ratio_of = {name: ratio for ratio, name in RATIOS.items()}
-    return [ratio_of.get(name, "") for name in FIGURES]
+    for name, (heading, scale) in FIGURES.items():
+        row = [shown(one[name], scale, all_of_it=True) for one in found.values()]
+        if ratios:
+            row.append(shown(ratios[ratio_of[name]], all_of_it=True) if name in ratio_of else "")
+        table.add_row(heading, *row)
+    out.print(table)
