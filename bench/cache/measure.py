@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 import shmloader
-from bench.core import jpegs
-from bench.core.session import members
+from bench.core import jpegs, session
 from shmloader import images
 from shmloader.images import cache_stores
 
@@ -143,16 +142,6 @@ def _rank(rank: int, root: str, cache: Any, workers: int, all_read: Any, found: 
     all_read.wait()  # all workers of all ranks have read their pictures, and live
     used = dataset._following.cache
     table = None if used is None else used._opened().table
-    memory = float(_of_session()) if rank == 0 else 0.0
+    memory = float(session.memory(os.getsid(0))) if rank == 0 else 0.0
     found.put((memory, 0.0 if table is None else table.used, 0.0 if table is None else table.figures(used._line).kept))
     all_read.wait()
-
-
-def _of_session() -> int:
-    """Bytes of all processes of this session: proportional set size, summed."""
-    lines = (line for pid in members(os.getsid(0)) for line in _rollup(pid))
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
-def _rollup(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -44,6 +44,16 @@ def used(session: int) -> tuple[float, int]:
     return seconds, faults
 
 
+def memory(session: int) -> int:
+    """Bytes of memory of a session's processes together.  A page that several of them map counts once."""
+    found = 0
+    for pid in members(session):
+        with contextlib.suppress(OSError):  # it has just ended
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines()
+            found += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return found
+
+
 def shared_memory() -> int:
     """Bytes of shared memory that the whole machine uses now, in /dev/shm and in memfds."""
     with open("/proc/meminfo", encoding="ascii") as lines:

@@ -12,13 +12,12 @@ import random
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
-from bench.core.session import members
+from bench.core import session
 
 BATCH = 1000
 SAMPLE_BYTES = 190  # of a sample's path, label and boxes in a pickle, about
@@ -107,21 +106,11 @@ def _rank(
         next(batches)
     torch.distributed.barrier()  # all workers of all ranks have made their batches, and live
     if rank == 0:
-        result = {"memory": float(_of_session()), "pickled": float(pickled), "freeze": froze}
+        result = {"memory": float(session.memory(os.getsid(0))), "pickled": float(pickled), "freeze": froze}
         found.put(result | {"access": _access(dataset, samples), "epoch": time.perf_counter() - began})
     torch.distributed.barrier()
     del batches
     torch.distributed.destroy_process_group()
-
-
-def _of_session() -> int:
-    """Bytes of all processes of this session: proportional set size, summed."""
-    found = 0
-    for pid in members(os.getsid(0)):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                found += int(line.split()[1]) * 1024
-    return found
 
 
 def _access(dataset: Any, samples: int) -> float:

@@ -47,10 +47,16 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 def actors(doing: str = "") -> list[int]:
-    """The processes that are our actors; those that are doing this, if it is given."""
+    """The processes that are our actors; those that are doing this, if it is given.
+
+    Nodes, and the processes that they start, stay in the session of the tests.  Actors of another cluster on this
+    machine are in another one.
+    """
     found = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) != os.getsid(0):
+                continue
             if f"ray::FarWorker{doing}" in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found

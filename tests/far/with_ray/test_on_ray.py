@@ -55,6 +55,14 @@ def without_worker(found: list[Any]) -> list[Any]:
     return [{key: value for key, value in each.items() if key != "worker"} for each in found]
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_only_actors_of_this_session_count(another: bool) -> None:
+    """Otherwise another run of these tests, or a bench, on this machine would fail them."""
+    with subprocess.Popen(["ray::FarWorker.work", "60"], executable="sleep", start_new_session=another) as other:
+        assert (other.pid in actors()) is not another
+        other.kill()
+
+
 # --------------------------------------------------------------------------------------------------------- equality
 
 
