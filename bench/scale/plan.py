@@ -50,6 +50,7 @@ class Plan:
         steals: Whether schedule="steal".
         in_flight: Requests under way to each far worker.
         prefetch_factor: As of the loader.
+        deepens: Whether the ring of small batches holds more of them, as it does without max_ring_bytes.
         slow: Numbers of far workers that are slow.
         slow_factor: How many times as long these take.
         jitter: By which share of its time a batch may take more or less, at random.
@@ -74,6 +75,7 @@ class Plan:
     steals: bool = True
     in_flight: int = IN_FLIGHT
     prefetch_factor: int = PREFETCH
+    deepens: bool = True
     slow: frozenset[int] = field(default_factory=frozenset)
     slow_factor: float = 3.0
     jitter: float = 0.0
@@ -82,8 +84,8 @@ class Plan:
     warm_up: float = 2.0
 
     def under_way(self, workers: int) -> int:
-        """How many batches a trainer with so many workers has under way: Steal and RoundRobin in trainer/schedule.py."""
+        """How many batches a trainer with so many workers has under way, as in trainer/schedule.py."""
         least = workers * self.prefetch_factor
-        if not self.steals:
+        if not (self.steals and self.deepens):
             return least
         return min(max(least, int(FURTHER_BYTES // max(self.batch_bytes, 1))), STEALING_FACTOR * least)

@@ -1,4 +1,4 @@
-"""The ring in the simulation: which batches are open, who claims which, and the order in which the trainer takes them."""
+"""The ring in the simulation: which batches are open, which worker claims which, and the order of all."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Workers in the simulation: those of the trainer's machine, and far ones with their stand-ins.
 
-They follow shmloader/far/stand_in.py and shmloader/far/maker.py: a stand-in claims up to `in_flight` batches, receives
-them in this order, and publishes each.  A far worker makes one batch while another one is sent, and sends one at a time.
+They follow shmloader/far/stand_in.py and shmloader/far/maker.py.  A stand-in claims up to `in_flight` batches, receives
+them in this order, and publishes each.  A far worker makes one batch while it sends the one before.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -125,14 +126,16 @@ class FarWorker:
 
     def _after(self, seconds: float, store: simpy.Store, what: Any) -> None:
         """Put something into a store after a while."""
-        if seconds:
-            self._env.timeout(seconds).callbacks.append(lambda _: store.put(what))
-        else:
+
+        def put(_: Any = None) -> None:
             store.put(what)
+
+        if seconds:
+            self._env.timeout(seconds).callbacks.append(put)
+        else:
+            put()
 
 
 def _until_dead(steps: Steps) -> Steps:
-    try:
+    with contextlib.suppress(simpy.Interrupt):
         yield from steps
-    except simpy.Interrupt:
-        pass

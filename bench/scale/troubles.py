@@ -1,0 +1,31 @@
+"""What goes wrong in a large cluster: slow workers, and machines that vanish."""
+
+from __future__ import annotations
+
+import random
+
+from bench.scale.plan import Death
+
+SEED = 3
+SLOW = 0.05  # of the far workers
+EVERY, AWAY = 300.0, 30.0  # seconds: how often a node vanishes, on the average, and until its far workers are back
+
+
+def slow_ones(far: int) -> frozenset[int]:
+    """Which of so many far workers are slow."""
+    return frozenset(random.Random(SEED).sample(range(far), round(SLOW * far)))
+
+
+def vanishing(nodes: int, seconds: float) -> tuple[Death, ...]:
+    """When which of so many nodes vanishes within so many seconds.
+
+    It has been like this for long: some are away at the beginning.
+    """
+    draw = random.Random(SEED)
+    deaths = []
+    for node in range(nodes):
+        at = -AWAY + draw.expovariate(1 / EVERY)
+        while at < seconds:
+            deaths.append(Death(max(0.0, at), node, AWAY + min(0.0, at)))
+            at += AWAY + draw.expovariate(1 / EVERY)
+    return tuple(deaths)

@@ -1,0 +1,195 @@
+"""The simulation of large clusters: nothing is lost in it, and each thing in it limits as it should."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+pytest.importorskip("simpy")
+
+import simpy
+
+from bench.scale.plan import Death, Plan
+from bench.scale.ring import Ring
+from bench.scale.simulate import RING, Result, simulate
+
+SIZE, MAKING = 1e6, 0.1
+DAY = 86_400.0
+
+
+def run(far: int, **others: Any) -> Result:
+    others = {"far_per_node": 1, "seconds": 20.0, **others}
+    return simulate(Plan(others.pop("batch_bytes", SIZE), MAKING, far, **others))
+
+
+def in_order(result: Result) -> bool:
+    return all(order == list(range(len(order))) for order in result.orders)
+
+
+# -------------------------------------------------------------------------------------------------------- each batch
+
+
+@pytest.mark.parametrize("steals", [True, False])
+def test_each_batch_comes_once_and_in_order_whatever_happens(steals: bool) -> None:
+    deaths = tuple(Death(0.73 * k, k % 6, away=0.31 * (1 + k % 3), noticed=0.2 * (k % 2)) for k in range(60))
+    result = run(
+        12,
+        trainers=2,
+        local=1,
+        steals=steals,
+        far_per_node=2,
+        jitter=0.5,
+        slow=frozenset({3, 4}),
+        latency=0.02,
+        bandwidth=60e6,
+        deaths=_apart(deaths),
+        seconds=60.0,
+    )
+    assert in_order(result) and result.remade > 50
+    assert all(rate > 10 for rate in result.rates)  # a batch that is lost stops its trainer for ever
+
+
+def _apart(deaths: tuple[Death, ...]) -> tuple[Death, ...]:
+    """Those of a node that is there when it dies."""
+    kept, there = [], dict.fromkeys(range(6), 0.0)
+    for death in deaths:
+        if death.at > there[death.node]:
+            there[death.node] = death.at + max(death.away, death.noticed)
+            kept.append(death)
+    return tuple(kept)
+
+
+def test_a_batch_that_is_published_twice_is_an_error() -> None:
+    env = simpy.Environment()
+    ring = Ring(env, workers=2, under_way=4, steals=True)
+    ring.publish(1)
+    with pytest.raises(RuntimeError, match="already been triggered"):
+        ring.publish(1)
+
+
+def test_the_ring_opens_no_more_than_it_has_room_for() -> None:
+    # the loop takes nothing for a day, so the workers fill the ring and stop
+    for plan, room in (
+        (Plan(SIZE, MAKING, 3, steals=False), 6),
+        (Plan(SIZE, MAKING, 3, steals=True), 24),
+        (Plan(SIZE, MAKING, 3, steals=True, deepens=False), 6),
+        (Plan(32 * 2**20, MAKING, 3, steals=True), 8),
+    ):
+        assert plan.under_way(3) == room
+        result = simulate(replace(plan, loop=DAY, warm_up=1e-9, seconds=100.0))
+        assert result.orders == [[0]]
+        assert result.busy["far CPUs"] * 100.0 * 3 / MAKING == pytest.approx(room + 1)  # one was taken at once
+
+
+# -------------------------------------------------------------------------------------------------- what limits a rate
+
+
+@pytest.mark.parametrize("steals", [True, False])
+def test_so_many_workers_give_so_many_times_the_rate_until_the_network_is_full(steals: bool) -> None:
+    rates = {far: run(far, steals=steals, bandwidth=41e6, prefetch_factor=4).rate for far in (1, 2, 4, 8)}
+    assert [rates[far] for far in (1, 2, 4)] == pytest.approx([10, 20, 40], rel=0.02)
+    assert rates[8] == pytest.approx(41, rel=0.02)
+
+
+def test_the_rate_of_a_full_network_is_its_bandwidth_over_the_bytes_of_a_batch() -> None:
+    for batch_bytes, bandwidth in ((1e6, 10e6), (1e6, 25e6), (4e6, 25e6)):
+        result = run(6, batch_bytes=batch_bytes, bandwidth=bandwidth, far_bandwidth=math.inf)
+        assert result.rate == pytest.approx(bandwidth / batch_bytes, rel=0.02)
+        assert result.bottleneck == "trainer's network" and result.busy["trainer's network"] == pytest.approx(
+            1, rel=0.02
+        )
+
+
+def test_far_workers_of_a_node_share_its_network() -> None:
+    shared, apart = (run(4, far_bandwidth=20e6, far_per_node=each) for each in (4, 1))
+    assert shared.rate == pytest.approx(20, rel=0.02) and shared.bottleneck == "far networks"
+    assert apart.rate == pytest.approx(40, rel=0.02) and apart.bottleneck == "far CPUs"
+
+
+def test_trainers_of_a_node_share_its_network() -> None:
+    shared, apart = (run(8, trainers=2, trainers_per_node=each, bandwidth=30e6) for each in (2, 1))
+    assert shared.rates == pytest.approx([15, 15], rel=0.03)
+    assert apart.rates == pytest.approx([30, 30], rel=0.03)
+
+
+def test_stand_ins_share_the_cores_of_their_node() -> None:
+    receiving = 0.05 / SIZE  # seconds a byte: a core receives 20 batches a second
+    rates = [run(8, cores=cores, receiving=receiving).rate for cores in (1, 2, 8)]
+    assert rates == pytest.approx([20, 40, 80], rel=0.02)
+    assert run(8, cores=1, receiving=receiving).bottleneck == "trainer's cores"
+
+
+def test_a_loop_that_asks_seldom_is_the_bottleneck() -> None:
+    result = run(8, loop=0.05)
+    assert result.rate == pytest.approx(20, rel=0.02) and result.bottleneck == "loop"
+
+
+def test_one_request_at_a_time_waits_for_the_network_and_several_do_not() -> None:
+    one, two = (run(4, latency=0.05, in_flight=each) for each in (1, 2))
+    assert one.rate == pytest.approx(4 / (MAKING + 2 * 0.05), rel=0.02) and one.bottleneck == RING
+    assert two.rate == pytest.approx(4 / MAKING, rel=0.02)
+    # two batches in each time that a request and its answer travel, and no more
+    assert run(4, latency=0.2).rate == pytest.approx(4 * 2 / (MAKING + 2 * 0.2), rel=0.02)
+
+
+def test_in_turns_a_request_for_which_nothing_was_open_waits_for_the_next_batch() -> None:
+    # With two batches open for each worker, the second request finds none open until the loop has taken a batch.
+    narrow = {"latency": 0.05, "steals": False}
+    assert run(4, **narrow).rate < 0.7 * 4 / MAKING
+    assert run(4, **narrow, prefetch_factor=4).rate == pytest.approx(4 / MAKING, rel=0.03)
+
+
+def test_requests_that_a_shallow_ring_cannot_serve_leave_workers_idle() -> None:
+    shallow = {"deepens": False, "jitter": 0.05}
+    few, many = (run(8, in_flight=each, **shallow).rate for each in (2, 8))
+    assert many < 0.7 * few
+    assert run(8, in_flight=8, prefetch_factor=8, **shallow).rate > 0.95 * 80
+
+
+# ---------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_in_turns_all_wait_for_a_slow_worker_and_with_stealing_none_does() -> None:
+    slow = {"slow": frozenset({0}), "slow_factor": 5.0}
+    assert run(4, steals=False, **slow).rate == pytest.approx(4 * 2, rel=0.05)
+    assert run(4, steals=True, **slow).rate == pytest.approx(3 * 10 + 2, rel=0.05)
+
+
+@pytest.mark.parametrize("steals", [True, False])
+def test_batches_of_a_worker_that_vanishes_are_made_again(steals: bool) -> None:
+    death = Death(5.03, 0, away=math.inf if steals else 1.0)
+    result = run(2, steals=steals, deaths=(replace(death, away=min(death.away, DAY)),))
+    assert result.remade == 2  # its requests
+    assert in_order(result) and len(result.orders[0]) > 150
+
+
+def test_in_turns_the_loop_stands_while_a_worker_is_away_and_with_stealing_others_make_its_share() -> None:
+    death = (Death(5.0, 0, away=10.0),)
+    stealing, in_turns = (run(4, steals=steals, deaths=death).rate for steals in (True, False))
+    assert stealing == pytest.approx((40 * 20 - 10 * 10) / 20, rel=0.05)
+    assert in_turns == pytest.approx(40 * 10 / 20, rel=0.1)
+
+
+def test_the_loop_stands_until_a_silent_death_is_noticed() -> None:
+    plan = {"deepens": False, "seconds": 30.0}
+    at_once, late = (run(4, deaths=(Death(5.0, 0, 1.0, noticed),), **plan) for noticed in (0.0, 10.0))
+    assert late.rate == pytest.approx(at_once.rate - 40 * 9.5 / 30, rel=0.05)
+    assert in_order(late)
+
+
+def test_slow_ones_and_deaths_are_as_frequent_as_they_should_be() -> None:
+    from bench.scale.troubles import AWAY, EVERY, slow_ones, vanishing
+
+    assert len(slow_ones(1000)) == 50
+    deaths = vanishing(1000, seconds=3000.0)
+    assert len(deaths) == pytest.approx(1000 * (3000 + AWAY) / (EVERY + AWAY), rel=0.1)
+    assert sum(death.at == 0 for death in deaths) == pytest.approx(1000 * AWAY / (EVERY + AWAY), rel=0.3)
+    for _, of_one in itertools.groupby(deaths, key=lambda death: death.node):
+        times = list(of_one)
+        assert all(one.at + one.away < other.at for one, other in itertools.pairwise(times))
