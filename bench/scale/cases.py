@@ -9,11 +9,18 @@ from bench.scale.plan import Death, Plan
 
 _MAKING = 0.1  # seconds that the samples of a batch sleep
 _WARM_UP = 2.05  # seconds; a half of the above more than any number of batches, so that none falls on the edge
+_JITTER = 0.02  # without any, simulated workers stay in step for ever, and real ones do not; 0.01 to 0.1 give the same
 _SMALL, _LARGE = 64e3, 1e6  # bytes of a batch; over a slow network its bytes should take longer than all else
 
 
 def _plan(far: int, batch_bytes: float = _SMALL, **others: object) -> Plan:
-    kind: dict[str, object] = {"far_bandwidth": math.inf, "far_per_node": 1, "warm_up": _WARM_UP, **others}
+    kind: dict[str, object] = {
+        "far_bandwidth": math.inf,
+        "far_per_node": 1,
+        "warm_up": _WARM_UP,
+        "jitter": _JITTER,
+        **others,
+    }
     return Plan(batch_bytes, _MAKING, far, **kind)  # type: ignore[arg-type]
 
 

@@ -40,6 +40,11 @@ LATENCIES = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 REQUESTS = (1, 2, 3, 4, 6, 8)
 TRAINERS, FAR_OF_ALL = 64, 1000
 TROUBLES = ("none", "slow", "vanish")
+SCHEDULES = ("steal", "round_robin")
+ON_A_NODE = 8  # trainers that share a machine, as those of 8 GPUs do
+# what goes wrong, the schedule, and how many trainers share a node
+FLEETS = (*((trouble, by, 1) for trouble in TROUBLES for by in SCHEDULES), ("none", "steal", ON_A_NODE))
+CORES = 4  # that a trainer leaves its stand-ins
 JITTER = 0.05
 CALM, FILLS = 3.0, 2.0  # a rate is counted after so many seconds, and as long as it takes to fill the ring so often
 
@@ -59,6 +64,7 @@ def plan_of(kind: str, gigabits: float, far: int, **others: Any) -> Plan:
         receiving=COSTS["receiving"].value * COSTS["copy"].value,
         loop=COSTS["loop"].value,
         jitter=JITTER,
+        cores=CORES,
         warm_up=settled,
         seconds=4 * settled,
     )

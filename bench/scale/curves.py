@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from bench.scale.clusters import FAR, FAR_OF_ALL, LATENCIES, REQUESTS, TRAINERS, plan_of
+from bench.scale.clusters import CORES, FAR, FAR_OF_ALL, LATENCIES, REQUESTS, TRAINERS, plan_of
 from bench.scale.costs import COSTS
 from bench.scale.plan import Death, Plan
 from bench.scale.simulate import Result, simulate
@@ -40,9 +40,18 @@ def by_requests(prefetch_factor: int) -> dict[str, Any]:
     )
 
 
-def fleet(kind: str, gigabits: int, trouble: str, schedule: str, seconds: float) -> dict[str, Any]:
-    """64 trainers with 1,000 far workers on nodes of 16."""
-    plan = plan_of(kind, gigabits, FAR_OF_ALL, trainers=TRAINERS, steals=schedule == "steal", seconds=seconds)
+def fleet(kind: str, gigabits: int, trouble: str, schedule: str, on_a_node: int, seconds: float) -> dict[str, Any]:
+    """64 trainers, so many on a node, with 1,000 far workers on nodes of 16."""
+    plan = plan_of(
+        kind,
+        gigabits,
+        FAR_OF_ALL,
+        trainers=TRAINERS,
+        trainers_per_node=on_a_node,
+        cores=on_a_node * CORES,
+        steals=schedule == "steal",
+        seconds=seconds,
+    )
     if trouble == "slow":
         plan = replace(plan, slow=slow_ones(FAR_OF_ALL))
     if trouble == "vanish":

@@ -14,14 +14,14 @@ from bench.core.results import ROOT
 from bench.core.spread import spread
 from bench.scale import show
 from bench.scale.cases import CASES
-from bench.scale.clusters import GIGABITS, KINDS, LATENCIES, TROUBLES
+from bench.scale.clusters import FLEETS, GIGABITS, KINDS, LATENCIES
 from bench.scale.costs import COSTS
 from bench.scale.parts import CLUSTER, FAR, FLEET, LATENCY, PARTS, REQUESTS, SILENCE
 
 RAY = ROOT / ".venv-ray" / "bin" / "python"
 STARTING = 60.0  # seconds in which three nodes start, with the actors of some cases
 CORES = {10: (4,), 25: (4,), 100: (4, 1)}  # for stand-ins, by the network's speed
-DEPTHS = ((1, 2), (2, 2), (4, 4), (8, 8))  # in_flight, prefetch_factor
+DEPTHS = ((1, 2), (2, 2), (2, 4), (4, 8))  # in_flight, prefetch_factor
 NOTICED = (0.0, 3.0, COSTS["heartbeat"].value)
 
 
@@ -55,7 +55,7 @@ class Scale(Question):
 
     def turns(self, at: int) -> list[Turn]:
         turns = []
-        for part in self.given.parts:
+        for part in self.given.parts if at == 0 else [CLUSTER] if CLUSTER in self.given.parts else []:
             turns += {
                 CLUSTER: self._cluster,
                 FAR: self._far,
@@ -119,21 +119,28 @@ class Scale(Question):
     def _fleet(self) -> list[Turn]:
         return [
             self._simulated(
-                {"part": FLEET, "kind": kind, "gigabits": str(gigabits), "trouble": trouble, "schedule": schedule},
+                {
+                    "part": FLEET,
+                    "kind": kind,
+                    "gigabits": str(gigabits),
+                    "trouble": trouble,
+                    "schedule": schedule,
+                    "on_a_node": str(on_a_node),
+                },
                 "fleet",
                 {
                     "kind": kind,
                     "gigabits": gigabits,
                     "trouble": trouble,
                     "schedule": schedule,
+                    "on_a_node": on_a_node,
                     "seconds": self.given.seconds,
                 },
-                2 * self.given.seconds,
+                3 * self.given.seconds,
             )
             for kind in self.given.kinds
             for gigabits in GIGABITS
-            for trouble in TROUBLES
-            for schedule in ("steal", "round_robin")
+            for trouble, schedule, on_a_node in FLEETS
         ]
 
     def _silence(self) -> list[Turn]:
@@ -152,7 +159,7 @@ class Scale(Question):
         show.draw(result, path)
 
     def failed(self, result: dict[str, Any]) -> bool:
-        """A missing Ray is no error, because all other parts need none."""
+        """Without Ray, the other parts are no failure."""
         return any("failure" in each for each in result["measurements"] if each["part"] != CLUSTER or RAY.exists())
 
 

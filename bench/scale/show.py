@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.core.picture import INK, OURS, PALE, TORCH, finish
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown
-from bench.scale.clusters import FAR_OF_ALL, GIGABITS, KINDS, TRAINERS, TROUBLES
+from bench.scale.clusters import FAR_OF_ALL, GIGABITS, KINDS, SCHEDULES, TRAINERS, TROUBLES
 from bench.scale.parts import CLUSTER, FAR, FLEET, LATENCY, REQUESTS, SILENCE
 
 COLOURS = {10: PALE, 25: "#edae49", 100: OURS}
@@ -67,10 +67,19 @@ def _curves(curves: list[dict[str, Any]], heading: str) -> Table:
 def _fleet(runs: list[dict[str, Any]]) -> Table:
     title = f"simulated: batches a second of each of {TRAINERS} trainers with {FAR_OF_ALL} far workers"
     table = Table(title=title, title_justify="left")
-    for heading in ("batch", "Gb/s", "trouble", "schedule", "batches/s", "the slowest trainer", "bottleneck"):
+    for heading in (
+        "batch",
+        "Gb/s",
+        "trainers on a node",
+        "trouble",
+        "schedule",
+        "batches/s",
+        "the slowest trainer",
+        "bottleneck",
+    ):
         table.add_column(heading)
     for each in runs:
-        labels = each["kind"], each["gigabits"], NAMES[each["trouble"]], each["schedule"]
+        labels = each["kind"], each["gigabits"], each["on_a_node"], NAMES[each["trouble"]], each["schedule"]
         table.add_row(*labels, f"{each['rate']:.1f}", f"{each['least']:.1f}", each["bottleneck"])
     return table
 
@@ -115,11 +124,12 @@ def _draw_latency(axes: Any, curves: list[dict[str, Any]]) -> None:
 
 def _draw_fleet(axes: Any, runs: list[dict[str, Any]]) -> None:
     for column, gigabits in enumerate(GIGABITS):
-        for bar, (trouble, schedule) in enumerate((one, by) for one in TROUBLES for by in ("steal", "round_robin")):
+        for bar, (trouble, schedule) in enumerate((one, by) for one in TROUBLES for by in SCHEDULES):
             its = [
                 each
                 for each in runs
-                if (each["gigabits"], each["trouble"], each["schedule"]) == (str(gigabits), trouble, schedule)
+                if [each[name] for name in ("gigabits", "trouble", "schedule", "on_a_node")]
+                == [str(gigabits), trouble, schedule, "1"]
             ]
             if its:
                 steals = schedule == "steal"

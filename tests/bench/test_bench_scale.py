@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +19,15 @@ pytest.importorskip("simpy")
 
 import simpy
 
+from bench import commands
+from bench.__main__ import main
+from bench.core.question import Turn
+from bench.scale.parts import PARTS
 from bench.scale.plan import Death, Plan
+from bench.scale.question import summary
 from bench.scale.ring import Ring
 from bench.scale.simulate import RING, Result, simulate
+from bench.scale.troubles import AWAY, EVERY, slow_ones, vanishing
 
 SIZE, MAKING = 1e6, 0.1
 DAY = 86_400.0
@@ -184,8 +194,6 @@ def test_the_loop_stands_until_a_silent_death_is_noticed() -> None:
 
 
 def test_slow_ones_and_deaths_are_as_frequent_as_they_should_be() -> None:
-    from bench.scale.troubles import AWAY, EVERY, slow_ones, vanishing
-
     assert len(slow_ones(1000)) == 50
     deaths = vanishing(1000, seconds=3000.0)
     assert len(deaths) == pytest.approx(1000 * (3000 + AWAY) / (EVERY + AWAY), rel=0.1)
@@ -193,3 +201,60 @@ def test_slow_ones_and_deaths_are_as_frequent_as_they_should_be() -> None:
     for _, of_one in itertools.groupby(deaths, key=lambda death: death.node):
         times = list(of_one)
         assert all(one.at + one.away < other.at for one, other in itertools.pairwise(times))
+
+
+# -------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_cluster_is_measured_again_in_each_round_and_all_else_is_simulated_once() -> None:
+    asked = commands.QUESTIONS["scale"](commands.parser().parse_args(["scale"]))
+    first, second = asked.turns(0), asked.turns(1)
+    assert [turn.labels["part"] for turn in second] == ["cluster"]
+    assert {turn.labels["part"] for turn in first} == set(PARTS)
+    labels = [tuple(turn.labels.items()) for turn in first]
+    assert len(set(labels)) == len(labels)
+    for turn in first:
+        module, name = turn.function.split(":")
+        if module != "bench.scale.cluster":  # which needs Ray
+            inspect.signature(getattr(importlib.import_module(module), name)).bind(**turn.arguments)
+
+
+def test_the_difference_is_that_of_the_median() -> None:
+    rounds = [{"part": "cluster", "round": at, "cases": {"1 far": {"measured": rate, "simulated": 11.0}}}
+              for at, rate in enumerate((9.0, 10.0, 12.0))]  # fmt: skip
+    found = summary(rounds)["cluster"]["1 far"]
+    assert found["measured"] == {"median": 10.0, "min": 9.0, "max": 12.0}
+    assert found["differs"] == pytest.approx(0.1)
+
+
+def test_it_simulates_prints_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(turn: Turn) -> dict[str, Any]:
+        if turn.labels["part"] == "cluster":
+            return {"cases": {"6 far": {"measured": 58.0, "simulated": 60.0}}}
+        module, name = turn.function.split(":")
+        found: dict[str, Any] = getattr(importlib.import_module(module), name)(**turn.arguments)
+        return found
+
+    monkeypatch.setattr(Turn, "measure", measured)
+    monkeypatch.setattr("bench.scale.curves.FAR", (1, 2))
+    monkeypatch.setattr("bench.scale.curves.LATENCIES", (0.1,))
+    monkeypatch.setattr("bench.scale.curves.REQUESTS", (1,))
+    monkeypatch.setattr("bench.scale.curves.TRAINERS", 2)
+    monkeypatch.setattr("bench.scale.curves.FAR_OF_ALL", 20)
+    monkeypatch.setattr("bench.scale.clusters.CALM", 0.2)
+    assert main(["scale", "--seconds", "0.5", "--into", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "scale.json").read_text())["summary"]
+    assert found["far"][0]["points"][1]["rate"] == pytest.approx(2 * found["far"][0]["points"][0]["rate"], rel=0.3)
+    assert {each["trouble"] for each in found["fleet"]} == {"none", "slow", "vanish"}
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+    assert "64 trainers" in capsys.readouterr().out
+
+
+def test_without_ray_the_rest_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.scale.question.RAY", tmp_path / "no" / "python")
+    assert main(["scale", "--parts", "cluster", "--into", str(tmp_path)]) == 0
+    assert "Ray is not installed here" in capsys.readouterr().out
