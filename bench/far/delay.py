@@ -29,7 +29,7 @@ class _Line:
         self._lock = threading.Lock()
 
     def carry(self, size: int) -> None:
-        """Return when so many bytes have passed, after all that came before them."""
+        """Return when this many bytes have passed.  They wait until all earlier bytes have passed."""
         if self._bandwidth is None:
             return
         with self._lock:

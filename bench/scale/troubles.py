@@ -12,14 +12,14 @@ EVERY, AWAY = 300.0, 30.0  # seconds: how often a node vanishes, on the average,
 
 
 def slow_ones(far: int) -> frozenset[int]:
-    """Which of so many far workers are slow."""
+    """The numbers of the slow ones among this many far workers."""
     return frozenset(random.Random(SEED).sample(range(far), round(SLOW * far)))
 
 
 def vanishing(nodes: int, seconds: float) -> tuple[Death, ...]:
-    """When which of so many nodes vanishes within so many seconds.
+    """The deaths of this many nodes within this many seconds.
 
-    It has been like this for long: some are away at the beginning.
+    Nodes have vanished and come back for long, so some are away at the beginning.
     """
     draw = random.Random(SEED)
     deaths = []
