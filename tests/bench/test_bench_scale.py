@@ -22,12 +22,14 @@ import simpy
 from bench import commands
 from bench.__main__ import main
 from bench.core.question import Turn
+from bench.scale.links import Cores, Line
 from bench.scale.parts import PARTS
 from bench.scale.plan import Death, Plan
 from bench.scale.question import summary
 from bench.scale.ring import Ring
 from bench.scale.simulate import RING, Result, simulate
 from bench.scale.troubles import AWAY, EVERY, slow_ones, vanishing
+from bench.scale.workers import FarWorker
 
 SIZE, MAKING = 1e6, 0.1
 DAY = 86_400.0
@@ -81,6 +83,26 @@ def test_a_batch_that_is_published_twice_is_an_error() -> None:
     ring.publish(1)
     with pytest.raises(RuntimeError, match="already been triggered"):
         ring.publish(1)
+
+
+def test_a_batch_that_is_opened_again_comes_before_all_later_ones() -> None:
+    ring = Ring(simpy.Environment(), workers=2, under_way=4, steals=True)
+    assert [ring.claim(0).value, ring.claim(1).value] == [0, 1]
+    ring.open_again(0)
+    assert [ring.claim(1).value, ring.claim(1).value] == [0, 2]
+
+
+def test_a_batch_is_not_lost_with_a_worker_that_was_about_to_claim_it() -> None:
+    env = simpy.Environment()
+    ring = Ring(env, workers=1, under_way=0, steals=True)
+    line, cores = Line(env, math.inf), Cores(env, 1)
+    worker = FarWorker(env, Plan(SIZE, MAKING, 1), ring, 0, lambda: MAKING, line, line, cores)
+    env.run(1.0)  # its stand-in sleeps on the ring
+    ring.open_next()
+    env.step()  # the claim has succeeded, and the stand-in has not run yet
+    worker.die(noticed=0.0)
+    env.run(2.0)
+    assert ring.remade == 1 and ring.claim(0).value == 0
 
 
 def test_the_ring_opens_no_more_than_it_has_room_for() -> None:
