@@ -99,7 +99,8 @@ def test_a_batch_is_not_lost_with_a_worker_that_was_about_to_claim_it() -> None:
     worker = FarWorker(env, Plan(SIZE, MAKING, 1), ring, 0, lambda: MAKING, line, line, cores)
     env.run(1.0)  # its stand-in sleeps on the ring
     ring.open_next()
-    env.step()  # the claim has succeeded, and the stand-in has not run yet
+    while not worker._asked.triggered:
+        env.step()  # until the claim has succeeded, and the stand-in has not run yet
     worker.die(noticed=0.0)
     env.run(2.0)
     assert ring.remade == 1 and ring.claim(0).value == 0
