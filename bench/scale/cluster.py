@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from bench.scale.cases import CASES
 from bench.scale.plan import Plan
 from bench.scale.simulate import simulate
 from bench.scale.sleeping import VALUES, Sleeping
+from bench.scale.troubles import back_at
 from shmloader.far_workers import FarSession, Ticket
 from shmloader.ray import Workers
 
@@ -91,8 +93,12 @@ def _three_nodes() -> Iterator[None]:
         made.shutdown()
 
 
-def measured(plan: Plan, far: SlowNetwork | None) -> float:
-    """Batches a second of a loader over this plan."""
+def measured(plan: Plan, far: SlowNetwork | None) -> tuple[float, Plan]:
+    """Batches a second of a loader over this plan; and the plan with the times for which killed actors were away.
+
+    An actor imports torch before it is back.  How long that takes depends on what else this machine does, so the
+    simulation takes what was seen here.
+    """
     slow = frozenset(plan.local + number for number in plan.slow)
     dataset = Sleeping(plan.making / SAMPLES, int(plan.batch_bytes) // SAMPLES, slow, plan.slow_factor)
     kind: dict[str, Any] = {"far_workers": far}
@@ -114,20 +120,26 @@ def measured(plan: Plan, far: SlowNetwork | None) -> float:
         _read(batches, plan.warm_up)
         killing = threading.Thread(target=_kill, args=(plan, far), daemon=True)
         killing.start()
-        rate = _read(batches, plan.seconds)
+        rate, came = _read(batches, plan.seconds)
         killing.join()
-    return rate
+    deaths = []
+    for death in plan.deaths:
+        its = [at for at, worker in came if worker == plan.local + death.node]
+        back = back_at(its, death.at - plan.warm_up, plan.seconds) - plan.making  # it makes one batch until it is seen
+        deaths.append(replace(death, away=max(0.0, back - (death.at - plan.warm_up))))
+    return rate, replace(plan, deaths=tuple(deaths))
 
 
-def _read(batches: Iterator[tuple[int, Any]], seconds: float) -> float:
-    """Read for so long; returns batches a second."""
-    count, began = 0, time.monotonic()
+def _read(batches: Iterator[tuple[int, Any]], seconds: float) -> tuple[float, list[tuple[float, int]]]:
+    """Read for this long; returns batches a second, and when each came and from which worker."""
+    came: list[tuple[float, int]] = []
+    began = time.monotonic()
     while (took := time.monotonic() - began) < seconds:
         at, batch = next(batches)
-        count += 1
+        came.append((time.monotonic() - began, int(batch[0, 1])))
         if batch[0, 0] != SAMPLES * at % VALUES:
             raise AssertionError(f"batch {at} is not the one that was to be loaded")
-    return count / took
+    return len(came) / took, came
 
 
 def _kill(plan: Plan, far: SlowNetwork | None) -> None:
@@ -142,7 +154,7 @@ def beside(names: list[str]) -> dict[str, Any]:
     """Measure and simulate these of CASES.
 
     Returns:
-        For each, "measured" and "simulated": batches a second.
+        For each, "measured" and "simulated": batches a second; "away": seconds for which killed actors were away.
     """
     os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
     found: dict[str, Any] = {}
@@ -157,5 +169,7 @@ def beside(names: list[str]) -> dict[str, Any]:
                 all_of_them.enter_context(far)
             if far is not None:
                 far.follow(plan)
-            found[name] = {"measured": measured(plan, far if plan.far else None), "simulated": simulate(plan).rate}
+            rate, seen = measured(plan, far if plan.far else None)
+            away = [death.away for death in seen.deaths]
+            found[name] = {"measured": rate, "simulated": simulate(seen).rate, "away": away}
     return {"cases": found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         cluster: of each case the batches a second measured (a spread) and simulated, and by how much the simulation
-        differs (a share, of the median).
+        differs (a share); both are medians, because how long killed actors are away differs from round to round.
         All others do not differ from round to round: lists of the first round's, with the labels of each.
     """
     found = [each for each in measurements if "failure" not in each]
@@ -177,8 +178,13 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     for case in clusters[0] if clusters else ():
         rates = spread(each[case]["measured"] for each in clusters)
         assert rates is not None
-        simulated = clusters[0][case]["simulated"]
-        cluster[case] = {"measured": rates, "simulated": simulated, "differs": simulated / rates["median"] - 1}
+        simulated = [each[case]["simulated"] for each in clusters]
+        differs = [each[case]["simulated"] / each[case]["measured"] - 1 for each in clusters]
+        cluster[case] = {
+            "measured": rates,
+            "simulated": statistics.median(simulated),
+            "differs": statistics.median(differs),
+        }
     first = [each for each in found if each["round"] == 0]
     others = {part: [each for each in first if each["part"] == part] for part in PARTS if part != CLUSTER}
     return {CLUSTER: cluster, **others}

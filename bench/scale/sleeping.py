@@ -12,7 +12,7 @@ VALUES = 251  # a prime, so a batch in the wrong place would be noticed
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Samples of zeros and their number.
+    """Samples of zeros, after their number and their worker's.
 
     Args:
         seconds: What each sample takes.
@@ -32,4 +32,5 @@ class Sleeping(Dataset[torch.Tensor]):
         time.sleep(self._seconds * (self._factor if worker is not None and worker.id in self._slow else 1))
         sample = torch.zeros(self._size, dtype=torch.uint8)
         sample[0] = index % VALUES
+        sample[1] = worker.id if worker is not None else 0
         return sample

@@ -29,3 +29,15 @@ def vanishing(nodes: int, seconds: float) -> tuple[Death, ...]:
             deaths.append(Death(max(0.0, at), node, AWAY + min(0.0, at)))
             at += AWAY + draw.expovariate(1 / EVERY)
     return tuple(deaths)
+
+
+def back_at(came: list[float], killed: float, end: float) -> float:
+    """When the first batch came from a worker that was killed, after the longest pause since.
+
+    Args:
+        came: When its batches came.
+        killed: When it was killed.  A batch that was ready may come after that.
+        end: When nothing was counted any longer.
+    """
+    times = [killed, *(at for at in came if at > killed), end]
+    return max(zip(times, times[1:], strict=False), key=lambda pause: pause[1] - pause[0])[1]

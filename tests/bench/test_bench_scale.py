@@ -28,7 +28,7 @@ from bench.scale.plan import Death, Plan
 from bench.scale.question import summary
 from bench.scale.ring import Ring
 from bench.scale.simulate import RING, Result, simulate
-from bench.scale.troubles import AWAY, EVERY, slow_ones, vanishing
+from bench.scale.troubles import AWAY, EVERY, back_at, slow_ones, vanishing
 from bench.scale.workers import FarWorker
 
 SIZE, MAKING = 1e6, 0.1
@@ -171,6 +171,16 @@ def test_one_request_at_a_time_waits_for_the_network_and_several_do_not() -> Non
     assert run(4, latency=0.2).rate == pytest.approx(4 * 2 / (MAKING + 2 * 0.2), rel=0.02)
 
 
+def test_a_batch_is_there_with_its_last_byte() -> None:
+    for networks in ({"bandwidth": 10e6, "far_bandwidth": math.inf}, {"far_bandwidth": 10e6}, {"bandwidth": 10e6}):
+        assert run(1, in_flight=1, **networks).rate == pytest.approx(1 / (MAKING + 0.1), rel=0.02)
+
+
+def test_a_far_worker_makes_one_batch_while_another_one_is_sent_and_no_more() -> None:
+    result = run(1, in_flight=8, bandwidth=1.0, warm_up=1e-9)
+    assert result.busy["far CPUs"] * 20.0 == pytest.approx(2 * MAKING)
+
+
 def test_in_turns_a_request_for_which_nothing_was_open_waits_for_the_next_batch() -> None:
     # With two batches open for each worker, the second request finds none open until the loop has taken a batch.
     narrow = {"latency": 0.05, "steals": False}
@@ -224,6 +234,12 @@ def test_slow_ones_and_deaths_are_as_frequent_as_they_should_be() -> None:
     for _, of_one in itertools.groupby(deaths, key=lambda death: death.node):
         times = list(of_one)
         assert all(one.at + one.away < other.at for one, other in itertools.pairwise(times))
+
+
+def test_a_killed_worker_is_back_after_its_longest_pause() -> None:
+    assert back_at([0.5, 1.0, 1.04, 4.0, 4.1, 4.2], killed=1.02, end=5.0) == 4.0
+    assert back_at([0.5, 1.0, 4.0, 4.1, 4.2], killed=1.02, end=5.0) == 4.0
+    assert back_at([0.5, 1.0], killed=1.02, end=5.0) == 5.0
 
 
 # -------------------------------------------------------------------------------------------------------- the command
