@@ -1,6 +1,6 @@
 """What things cost, each number with its source.  This file is the owner of all numbers that the simulation takes.
 
-docs/scale.md repeats them in a table, and tests/bench/test_scale.py compares both.
+docs/scale.md repeats them in a table, and tests/bench/test_scale_page.py compares both.
 """
 
 from __future__ import annotations

@@ -134,12 +134,14 @@ def _draw_fleet(axes: Any, runs: list[dict[str, Any]]) -> None:
             if its:
                 steals = schedule == "steal"
                 colour = (OURS, "#7fc8cf", "#003d4c")[TROUBLES.index(trouble)] if steals else "#ffffff"
-                label = f"{NAMES[trouble]}, {schedule}" if column == 0 else None
+                label = f"{NAMES[trouble]}, {schedule.replace('_', ' ')}" if column == 0 else None
                 axes.bar(
                     column + (bar - 2.5) * 0.14, its[0]["rate"], 0.12, color=colour, label=label,
                     edgecolor=(OURS, "#7fc8cf", "#003d4c")[TROUBLES.index(trouble)],
                 )  # fmt: skip
     axes.set_xticks(range(len(GIGABITS)), [f"{gigabits} Gb/s" for gigabits in GIGABITS])
+    if runs:
+        axes.set_ylim(0, 1.4 * max(each["rate"] for each in runs))  # room for the legend
     _dress(axes, f"uint8, {TRAINERS} trainers with {FAR_OF_ALL:,} far workers", "network of each node")
 
 
@@ -151,7 +153,7 @@ def _dress(axes: Any, title: str, x: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.set_xlabel(x, fontsize=8, color=INK)
     axes.set_ylabel("batches a second of a trainer", fontsize=8, color=INK)
-    axes.set_ylim(0)
+    axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=8)
     axes.grid(color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 from bench.scale.plan import Death
@@ -40,4 +41,4 @@ def back_at(came: list[float], killed: float, end: float) -> float:
         end: When nothing was counted any longer.
     """
     times = [killed, *(at for at in came if at > killed), end]
-    return max(zip(times, times[1:], strict=False), key=lambda pause: pause[1] - pause[0])[1]
+    return max(itertools.pairwise(times), key=lambda pause: pause[1] - pause[0])[1]
