@@ -23,6 +23,7 @@ from bench.peers.question import Peers
 from bench.readers.question import Readers
 from bench.recipes.question import Recipes
 from bench.resume.question import Resume
+from bench.scale.question import Scale
 from bench.skew.question import Skew
 from bench.start.question import Start
 from bench.storage.question import Storage
@@ -34,6 +35,7 @@ _ALL = (
     Storage,
     Readers,
     Far,
+    Scale,
     Network,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}

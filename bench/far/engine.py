@@ -31,12 +31,15 @@ class Nearby(FarWorkers):
         self.num = num
         self.in_flight = in_flight
         self._delay = delay
+        self.pids: list[int] = []  # of the far workers' processes, once there are any
 
     def address(self) -> str:
         return "127.0.0.1"
 
     def begin(self, tickets: list[Ticket], arguments: dict[str, Any]) -> FarSession:
-        return _Session(tickets, pickle.dumps(dict(arguments)), self._delay)
+        session = _Session(tickets, pickle.dumps(dict(arguments)), self._delay)
+        self.pids = session.pids
+        return session
 
 
 class _Session(FarSession):
@@ -51,6 +54,7 @@ class _Session(FarSession):
         self._processes = [spawning.Process(target=_work, args=(each, pickled), daemon=True) for each in tickets]
         for process in self._processes:
             process.start()
+        self.pids = [process.pid for process in self._processes if process.pid is not None]
 
     def wait(self) -> None:
         """They connect when they are there."""

@@ -32,18 +32,20 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
 
     Returns:
         batches_per_second;
-        trainer, workers: seconds of processor time a batch: of this process with its threads, and of the local workers
-        or the stand-ins;
+        trainer, workers, far: seconds of processor time a batch: of this process with its threads, of the local workers
+        or the stand-ins, and of the far workers;
         own: seconds of processor time a batch that the thread takes which asks for batches;
         bytes: of a batch;
         memcpy: seconds that one core takes to copy as many bytes.
     """
     what = CASES[case]
     kind: dict[str, Any] = {"num_workers": workers, "prefetch_factor": PREFETCH}
+    nearby = None
     if way != "local":
         _, in_flight = WAYS[way]
         # Nobody can be asked for more batches than the ring has open.
-        kind = {"far_workers": Nearby(workers, *WAYS[way]), "prefetch_factor": max(PREFETCH, in_flight)}
+        nearby = Nearby(workers, *WAYS[way])
+        kind = {"far_workers": nearby, "prefetch_factor": max(PREFETCH, in_flight)}
     loader = shmloader.DataLoader(
         what.dataset(ENDLESS, ""),
         what.batch_size,
@@ -59,7 +61,8 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
         for _ in range(WARM_UP):
             touches(next(batches))
         pids = [worker.pid for worker in batches._workers]
-        count, cpu, theirs = 0, time.process_time(), sum(map(_cpu, pids))
+        far_pids = nearby.pids if nearby is not None else []
+        count, cpu, theirs, of_far = 0, time.process_time(), sum(map(_cpu, pids)), sum(map(_cpu, far_pids))
         own, began = time.thread_time(), time.perf_counter()
         while (took := time.perf_counter() - began) < seconds:
             touches(next(batches))
@@ -67,12 +70,14 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
             if step:
                 time.sleep(step)
         own, cpu, theirs = time.thread_time() - own, time.process_time() - cpu, sum(map(_cpu, pids)) - theirs
+        of_far = sum(map(_cpu, far_pids)) - of_far
     size = sum(each.nbytes for each in _tensors(first))
     return {
         "batches_per_second": count / took,
         "trainer": cpu / count,
         "own": own / count,
         "workers": theirs / count,
+        "far": of_far / count,
         "bytes": size,
         "memcpy": _memcpy(size),
     }

@@ -38,7 +38,7 @@ class Far(Question):
         "`passed on`, another process between them and this one reads and sends all bytes; with `10 ms later`, it "
         "holds each byte back in both directions.  Each far worker is asked for two batches at once if nothing else is "
         "named.  "
-        "CPU is that of the trainer, and of the local workers or the stand-ins; not of far ones.  "
+        "`both` are the trainer, and the local workers or the stand-ins.  "
         "The part `ray` makes batches from JPEG files, on a local cluster of a node for each worker, with the same "
         "code of PIL: by far workers, and by Ray Data's iter_torch_batches.  The loop first takes batches as quickly "
         "as they come, and then sleeps after each.  `batches` are the bytes in all object stores and in our ring, at "
@@ -148,6 +148,7 @@ class Far(Question):
                     "own": spread(one["own"] for one in these),
                     "trainer": spread(one["trainer"] for one in these),
                     "workers": spread(one["workers"] for one in these),
+                    "far": spread(one["far"] for one in these),
                     "of_memcpy": spread((one["trainer"] + one["workers"]) / max(one["memcpy"], 1e-9) for one in these),
                 }
                 for way in self.given.ways
@@ -182,6 +183,7 @@ def _print_loopback(out: Console, found: dict[str, Any], rounds: int) -> None:
         "its thread's CPU, us",
         "trainer's CPU, us",
         "workers' CPU, us",
+        "far workers' CPU, us",
         "both, of a memcpy",
     ):
         table.add_column(heading)
@@ -194,6 +196,7 @@ def _print_loopback(out: Console, found: dict[str, Any], rounds: int) -> None:
                 shown(one["own"], 1e6, all_of_it=True),
                 shown(one["trainer"], 1e6, all_of_it=True),
                 shown(one["workers"], 1e6, all_of_it=True),
+                shown(one["far"], 1e6, all_of_it=True),
                 shown(one["of_memcpy"], 1, all_of_it=True),
             )
     out.print(table)
