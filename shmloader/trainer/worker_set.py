@@ -135,7 +135,10 @@ class WorkerSet:
                 stacklevel=2,
             )
             raise
-        except (EOFError, ConnectionError) as error:  # the fork server is gone, or what it has started
+        except (EOFError, ConnectionError, RuntimeError) as error:  # fork server or template are gone, or their process
+            raise_at_exit()
+            if isinstance(error, RuntimeError):
+                raise
             raise RuntimeError(killed_at_start(index, error)) from error
         except OSError as error:
             raise not_started(error, index, self._count) from None
