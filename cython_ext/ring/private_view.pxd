@@ -17,6 +17,10 @@ is used:
 
 docs/readers.md has the times that we measured for the first two.
 
+A first write to a page is a page fault.  So if this process has had no page fault since it was lent the payload, it has
+written to none of the pages, and nobody looks for any.  A look takes 20 us for 38 MB, and the number of faults 0.4.  The
+number is that of all threads, so a trainer that allocates memory all the time looks each time.
+
 The ring reserves more address space than there is memory, so the mapping has MAP_NORESERVE.  A view lives while a batch
 is lent over it: the lease keeps its ring alive, and the ring keeps the view.
 """
@@ -32,6 +36,8 @@ cdef class PrivateView:
     cdef int watch, pagemap
     cdef uint64_t page
     cdef uint64_t *lent                 # for each payload: how many bytes may have been written, in whole pages
+    cdef uint64_t *faults               # for each payload: this process's page faults when it was lent
+    cdef readonly uint64_t looks        # how often written pages were looked for
 
     cpdef int lend(self, int payload, uint64_t bytes) except -1  # show its present bytes, which may be written
     cdef int drop(self, char *at, uint64_t bytes) except -1

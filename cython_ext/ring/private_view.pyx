@@ -16,6 +16,7 @@ cdef extern from "<sys/mman.h>":
     enum: MAP_NORESERVE, MADV_DONTDUMP, MADV_DONTNEED
 
 cdef extern from "ring/written_pages.h" nogil:
+    uint64_t page_faults()
     int written_watch(char *at, uint64_t bytes)
     int written_forget(int fd, char *at, uint64_t bytes)
     int written_drop(int fd, int pagemap, char *at, uint64_t bytes)
@@ -42,7 +43,8 @@ cdef class PrivateView:
         self.watch = self.pagemap = -1
         self.stride, self.size, self.page = ring.slot_stride, ring.payloads * ring.slot_stride, os.sysconf("SC_PAGESIZE")
         self.lent = <uint64_t *>calloc(ring.payloads, sizeof(uint64_t))
-        if self.lent == NULL:
+        self.faults = <uint64_t *>calloc(ring.payloads, sizeof(uint64_t))
+        if self.lent == NULL or self.faults == NULL:
             raise MemoryError()
         at = mmap(NULL, self.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, ring.slot_at)
         if at == MAP_FAILED:
@@ -66,6 +68,7 @@ cdef class PrivateView:
 
     def __dealloc__(self):
         free(self.lent)
+        free(self.faults)
         if self.base != NULL:
             munmap(self.base, self.size)
         if self.watch >= 0:
@@ -82,12 +85,14 @@ cdef class PrivateView:
         """Show what lies in a payload now, whose first `bytes` may be written from here on."""
         cdef uint64_t before = self.lent[payload], after = (bytes + self.page - 1) // self.page * self.page
         cdef char *at = self.base + payload * self.stride
-        if before:
+        if before and (self.pid != getpid() or page_faults() != self.faults[payload]):
+            self.looks += 1
             self.drop(at, before)
         if after > before:
             if self.watch >= 0 and written_forget(self.watch, at + before, after - before):
                 PyErr_SetFromErrno(OSError)
             self.lent[payload] = after
+        self.faults[payload] = page_faults()
         return 0
 
     def address(self, int payload) -> int:

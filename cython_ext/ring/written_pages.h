@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,6 +29,14 @@ _Static_assert(sizeof(written_scan) == 96, "struct pm_scan_arg");
 #define WRITTEN_IS_WRITTEN (1ull << 1)   /* PAGE_IS_WRITTEN */
 
 enum { WRITTEN_MOST = 64 }; /* ranges that one scan returns */
+
+/* How many page faults this process has had, in all its threads. */
+static inline uint64_t page_faults(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used); /* it cannot fail */
+    return (uint64_t)used.ru_minflt + (uint64_t)used.ru_majflt;
+}
 
 /* A userfaultfd that lets the kernel itself note first writes to these bytes; -1: this kernel has none, or refuses. */
 static inline int written_watch(char *at, uint64_t bytes)

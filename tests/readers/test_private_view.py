@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,35 @@ def test_written_pages_are_dropped_and_others_stay(ways: tuple[str, ...]) -> Non
         assert shared[:] == bytes([value]) * BYTES
     shared.close()
     del views
+    ring.close()
+    segment.close()
+
+
+@pytest.mark.parametrize("ways", [WAYS, WAYS[1:], WAYS[2:]], ids=WAYS)
+def test_nobody_looks_for_written_pages_where_there_was_no_page_fault(ways: tuple[str, ...], tmp_path: Path) -> None:
+    """A system call that writes to a page causes a fault, too."""
+    segment = Segment(1, 2, 2, 2, "memfd", None, remember=False)
+    ring = TrainerSide(segment, False, 2, True)
+    segment.format(ring)
+    segment.commit(ring, 1, BYTES, 0)
+    view = PrivateView(ring, segment.fd, ways)
+    shared = mmap.mmap(segment.fd, BYTES, offset=ring.slot_offset(1))
+    seen = (ctypes.c_ubyte * BYTES).from_address(view.address(1))
+    (tmp_path / "file").write_bytes(b"w" * PAGE)
+    rounds = 200
+    for k in range(rounds):
+        shared[::PAGE] = bytes([k % 100]) * (BYTES // PAGE)
+        view.lend(1, BYTES)
+        assert seen[0] == seen[7 * PAGE] == k % 100
+    assert view.looks < rounds - 10
+    with open(tmp_path / "file", "rb", buffering=0) as file:
+        assert file.readinto(memoryview(seen).cast("B")[PAGE : 2 * PAGE]) == PAGE
+    assert seen[PAGE] == ord("w") and shared[PAGE] == (rounds - 1) % 100
+    looks = view.looks
+    view.lend(1, BYTES)
+    assert view.looks == looks + 1 and seen[PAGE] == (rounds - 1) % 100
+    shared.close()
+    del view
     ring.close()
     segment.close()
 
