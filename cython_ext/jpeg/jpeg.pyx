@@ -111,12 +111,13 @@ cdef class Decoder:
                 begin += more
         return begin
 
-    def open(self, data, Py_ssize_t bytes=-1):
+    def open(self, data, Py_ssize_t bytes=-1, status=None):
         """Read a file's header.
 
         Args:
             data: the file's bytes, as any object with a buffer.
             bytes: how many of them are the file; all by default.
+            status: of the file, if it was read early: its size in bytes, and its mtime in ns.
 
         Returns:
             Its width, height and EXIF orientation (1 to 8); None if this decoder does not take the file.
@@ -124,6 +125,8 @@ cdef class Decoder:
         cdef int result
         cdef const jpeg_header *header
         self.close()
+        if status is not None:
+            self.status = status
         PyObject_GetBuffer(data, &self.file, PyBUF_SIMPLE)
         self.is_open = True
         if bytes < 0 or bytes > self.file.len:

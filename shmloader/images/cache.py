@@ -80,6 +80,17 @@ class Cache:
             store.table.count_found(self._line, found[2])
         return found
 
+    def has(self, path: str) -> bool:
+        """Whether a picture is kept, so that its file need not be read.
+
+        Raises:
+            OSError: the file does not exist.
+        """
+        if (store := self._opened()) is None:
+            return False
+        status = os.stat(path)
+        return bool(store.table.find(_key(path, (status.st_size, status.st_mtime_ns))) >= 0)
+
     def note_other(self) -> None:
         """Count a picture that our decoder does not take, so that it is not kept."""
         if (store := self._opened()) is not None:

@@ -22,6 +22,7 @@ import torch
 
 from shmloader.core.jpeg import Decoder
 from shmloader.images.cache import Cache
+from shmloader.images.early_files import EarlyFile
 from shmloader.images.filters import BILINEAR, filter_number
 from shmloader.images.rows import Rows
 
@@ -154,7 +155,7 @@ class Picture:
             opened = self._find(os.fsdecode(source)) if self._cache is not None else None
             self._is_found = opened is not None
             if opened is None:
-                opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
+                opened = self._open(is_file)
             is_odd = is_turned and opened is not None and (opened[2] != 1 or _XMP in bytes(self._source))
             if opened is None or is_odd or _is_huge(opened[0], opened[1]):
                 if self._cache is not None:
@@ -175,6 +176,12 @@ class Picture:
     def __exit__(self, *_: Any) -> None:
         self._decoder.close()
         _idle.append(self._decoder)
+
+    def _open(self, is_file: bool) -> tuple[int, int, int] | None:
+        source = self._source
+        if type(source) is EarlyFile:
+            return self._decoder.open(source.data, status=source.status)
+        return self._decoder.read(source) if is_file else self._decoder.open(source)
 
     def read_part(
         self, crop: Crop, pixels: Any, exact: bool, window: Crop | None = None, resample: int = BILINEAR
@@ -239,9 +246,7 @@ class Picture:
     def info(self) -> dict[str, Any]:
         """What Pillow reads beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
         if self._image is None:
-            source = self._source
-            is_file = isinstance(source, (str, os.PathLike))
-            with import_module("PIL.Image").open(source if is_file else io.BytesIO(source)) as file:
+            with import_module("PIL.Image").open(_for_pillow(self._source)) as file:
                 return dict(file.info)
         return dict(self._image.info)
 
@@ -256,12 +261,16 @@ class Picture:
                 "install 'shmloader[images]'."
             ) from error
         try:
-            with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
+            with Image.open(_for_pillow(source)) as file:
                 orientation = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
                 is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
                 upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
                 self._image = upright.convert("RGB")
         except Exception as error:
+            if type(source) is EarlyFile:  # so that the error is that of the file by its path
+                self._source = source.path
+                self._open_by_pillow()
+                return
             # Pillow names the file only if it cannot identify it.
             name = _name(source)
             if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
@@ -276,6 +285,13 @@ def _is_huge(width: int, height: int) -> bool:
     pillow: Any = sys.modules.get("PIL.Image")
     most = _MOST_PIXELS if pillow is None else pillow.MAX_IMAGE_PIXELS  # a user may have set another one, or None
     return most is not None and width * height > most and find_spec("PIL") is not None
+
+
+def _for_pillow(source: Any) -> Any:
+    """What Pillow opens: the path of a file, or its bytes."""
+    if type(source) is EarlyFile:
+        return io.BytesIO(source.data)
+    return source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)
 
 
 def _name(source: Any) -> str:

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from shmloader.images import timm_dataset
 from shmloader.images.cache import Cache
 from shmloader.images.columns import Columns, columns
+from shmloader.images.early_files import EarlyFile
 from shmloader.images.following import Following
 from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
 from shmloader.images.pictures import PictureDataset
@@ -84,6 +85,14 @@ class Fused(PictureDataset, Wrapped):
             return _Itself(dataset, _why_not(dataset))
         return super()._reader
 
+    def __prefetch__(self, indices: Iterable[Any]) -> None:
+        """See PictureDataset; a dataset that has this method itself gets the call."""
+        prefetch = getattr(self.dataset, "__prefetch__", None)
+        if prefetch is None:
+            super().__prefetch__(indices)
+        else:
+            prefetch(indices)
+
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"
 
@@ -103,7 +112,7 @@ class _Itself:
         self.notes = [f"  it is not fused any more: {why or 'its loader was changed'}"]
 
     def __call__(self, source: Any, out: Any = None, *, at: int = 0, must_fit: bool = True) -> Any:
-        sample = self._dataset.loader(source)
+        sample = self._dataset.loader(source.path if type(source) is EarlyFile else source)
         if self._dataset.transform is not None:
             sample = self._dataset.transform(sample)
         return sample if out is None or not must_fit else copied(sample, out)

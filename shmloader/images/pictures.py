@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
+from shmloader.images.early_files import EarlyFiles
 from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 
@@ -26,6 +27,7 @@ class PictureDataset(Dataset[Any]):
 
     def __init__(self, reader: Following, heading: str) -> None:
         self._following = reader
+        self._early = EarlyFiles()
         self._heading = heading
 
     @property
@@ -66,12 +68,23 @@ class PictureDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         path, target = self._of.samples[index]
-        return self._reader(path, at=index), self._target(target)
+        return self._reader(self._early.source(path), at=index), self._target(target)
 
     def __getitem_into__(self, index: int, row: Any) -> tuple[Any, Any]:
         """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         path, target = self._of.samples[index]
-        return self._reader(path, row[0], at=index, must_fit=False), self._target(target)
+        return self._reader(self._early.source(path), row[0], at=index, must_fit=False), self._target(target)
+
+    def __prefetch__(self, indices: Iterable[Any]) -> None:
+        """Begin to read the files of samples that will be needed; returns at once.
+
+        A loader calls it: see docs/look-ahead.md.  Pictures that are in the cache are left out.
+
+        Args:
+            indices: of the samples, in the order in which they will be needed.
+        """
+        cache = self._following.cache
+        self._early.announce(self._of.samples, indices, None if cache is None else cache.has)
 
     def read_into(self, index: int, out: torch.Tensor) -> Any:
         """Write a sample's image to a tensor of yours.
@@ -88,7 +101,7 @@ class PictureDataset(Dataset[Any]):
             Exception: as __getitem__.
         """
         path, target = self._of.samples[index]
-        self._reader(path, out, at=index)
+        self._reader(self._early.source(path), out, at=index)
         return self._target(target)
 
     def _target(self, target: Any) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
+from shmloader.images.early_files import EarlyFiles
 from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 from shmloader.images.wrapped import Wrapped
 
 __all__ = ["TimmPictures", "why_not"]
 
+_FOLDER = "timm.data.readers.reader_image_folder", "ReaderImageFolder"
 _LOG = logging.getLogger("timm.data.dataset")  # timm itself logs skipped pictures here
 
 
@@ -30,6 +33,7 @@ class TimmPictures(Wrapped):
     def __init__(self, dataset: Any, exact: bool, scale_on_device: bool) -> None:
         super().__init__(dataset)
         self._following = Following(_of(dataset), exact, scale_on_device)
+        self._early = EarlyFiles()
 
     @property
     def _reader(self) -> Following:
@@ -51,6 +55,14 @@ class TimmPictures(Wrapped):
         """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         return self._sample(index, row[0])
 
+    def __prefetch__(self, indices: Iterable[Any]) -> None:
+        """Begin to read the files of samples that will be needed; returns at once: see docs/look-ahead.md.
+
+        Readers of archives have no such files, and nothing happens.
+        """
+        if _is_folder(self.dataset.reader):
+            self._early.announce(self.dataset.reader.samples, indices)
+
     def explain(self, measure: bool = False) -> str:
         """What is fused, and what is not and why: a line for each transform.
 
@@ -69,14 +81,24 @@ class TimmPictures(Wrapped):
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"
 
+    def _read(self, index: int) -> tuple[Any, ...]:
+        """The bytes of a picture, its target, and what else the reader gives."""
+        reader = self.dataset.reader
+        if _is_folder(reader):
+            path, target = reader.samples[index]
+            early = self._early.source(path)
+            if early is not path:
+                return early.data, target
+        file, *others = reader[index]
+        with file:
+            return file.read(), *others
+
     def _sample(self, index: int, out: Any) -> Any:
         dataset = self.dataset
         tries = getattr(dataset, "_max_retries", 10)
         for _ in range(tries):
             try:
-                file, target, *features = dataset.reader[index]
-                with file:
-                    data = file.read()
+                data, target, *features = self._read(index)
                 image = self._reader(data, out, must_fit=False)
                 break
             except OSError as error:
@@ -98,6 +120,10 @@ def why_not(dataset: Any) -> str:
     if dataset.input_img_mode != "RGB":
         return f"its pictures are of the mode {dataset.input_img_mode}"
     return ""
+
+
+def _is_folder(reader: Any) -> bool:
+    return (type(reader).__module__, type(reader).__name__) == _FOLDER
 
 
 def _of(dataset: Any) -> Any:

@@ -20,10 +20,10 @@ import concurrent.futures
 import contextlib
 import inspect
 import os
-import queue
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
+
+from shmloader.storage.threads import Threads
 
 __all__ = ["Asker", "RemoteFiles", "asking", "matching", "read_whole", "stamp_of"]
 
@@ -168,40 +168,6 @@ def read_whole(url: str, options: dict[str, Any]) -> bytes:
 # ---------------------------------------------------------------------------------------------------------- in a worker
 
 
-class _Threads:
-    """A few threads that call functions.  They end with this object, and the interpreter's exit waits for none."""
-
-    def __init__(self, count: int) -> None:
-        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._most = count
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._waiting.put((future, function))
-        if len(self._threads) < self._most:
-            thread = threading.Thread(target=_work, args=(self._waiting,), name="shmloader storage", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return future
-
-    def __del__(self) -> None:
-        for _ in self._threads:
-            self._waiting.put(None)
-
-
-def _work(waiting: queue.SimpleQueue[Any]) -> None:
-    while (work := waiting.get()) is not None:
-        future, function = work
-        del work
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-        del future, function  # a thread that waits must not keep their objects alive
-
-
 class RemoteFiles:
     """Files that this process reads by fsspec.
 
@@ -212,7 +178,7 @@ class RemoteFiles:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._systems: dict[str, Any] = {}
-        self._threads = _Threads(THREADS)
+        self._threads = Threads(THREADS)
 
     def read(self, url: str, begin: int, end: int) -> concurrent.futures.Future[bytes]:
         """Begin to read a part of a file."""

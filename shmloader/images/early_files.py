@@ -1,0 +1,224 @@
+"""Files of pictures that are read before they are needed.
+
+NOTE [ Early files ]
+
+A loader announces the pictures of its next batches.  What helps depends on where their files lie, so it is measured
+while they are opened:
+
+    1. On a disk, the kernel reads a file while the worker decodes another one, if it is asked to (posix_fadvise).
+    2. If the files are in the page cache, nothing helps, and opening them a second time only costs.  The kernel counts
+       the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened.
+    3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
+       it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
+       Only workers have these threads, because the trainer may fork.  Once the threads read quickly, they stop.
+
+The bytes that threads have read and the decoder has not taken are bounded.  A file that does not fit is left to the
+decoder.  If a thread fails, the decoder reads the file itself, and raises the error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from shmloader.storage.read_ahead import ReadAhead
+from shmloader.storage.threads import Threads
+
+__all__ = ["EarlyFile", "EarlyFiles"]
+
+MOST = 64 << 20  # bytes that threads have read and the decoder has not taken
+SLOW = 250e-6  # seconds to open a file; on a local disk it takes 3 us, or 30 if nothing of the file is in memory
+THREADS = 16
+_ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
+_FEW = 8  # reads by threads, too few to tell how long one takes
+_GUESS = 128 << 10  # bytes of a file, until some were read
+
+
+class EarlyFile(os.PathLike[str]):
+    """A file that was read early.  Where only its path is wanted, this is a path.
+
+    Attributes:
+        path: of the file.
+        data: its bytes.
+        status: its size in bytes, and its mtime in ns.
+    """
+
+    __slots__ = ("data", "path", "status")
+
+    def __init__(self, path: str, data: bytes, status: tuple[int, int]) -> None:
+        self.path, self.data, self.status = path, data, status
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
+class EarlyFiles:
+    """The files of one dataset that are read early, in the way that suits them: NOTE [ Early files ].
+
+    Attributes:
+        by_threads: whether threads read them, because opening a file is slow.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def announce(self, samples: Any, indices: Iterable[Any], is_kept: Callable[[str], bool] | None = None) -> None:
+        """Begin to read files that will be needed; returns at once.
+
+        Args:
+            samples: tuples of a path and anything else, by index.
+            indices: of the samples that will be needed, in that order.
+            is_kept: whether a picture is in a cache, so that its file will not be read; None: there is no cache.
+        """
+        if self._pid != os.getpid():
+            self._forget()
+        is_asked = not self.by_threads
+        if is_asked and (not hasattr(os, "posix_fadvise") or self._needs_nothing(samples, indices, is_kept)):
+            return
+        paths = list(_paths(samples, indices))
+        if is_asked:
+            took = _advised(paths, is_kept)
+            self.by_threads = bool(took) and median(took) >= SLOW and get_worker_info() is not None
+        if self.by_threads:
+            self._read(paths, is_kept)
+
+    def source(self, path: Any) -> Any:
+        """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
+        ahead = self._ahead
+        reading = None if ahead is None else ahead.take(path)
+        return path if reading is None else reading.taken() or path
+
+    def __reduce__(self) -> tuple[type[EarlyFiles], tuple[()]]:
+        return EarlyFiles, ()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._blocks = -1
+        self.by_threads = False
+        self._ahead: ReadAhead | None = None
+        self._threads: Threads | None = None
+        self._room = _Room()
+
+    def _needs_nothing(self, samples: Any, indices: Iterable[Any], is_kept: Callable[[str], bool] | None) -> bool:
+        """Whether the last files came from memory, and the first one of these opens quickly."""
+        blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+        if blocks != self._blocks:
+            self._blocks = blocks
+            return False
+        return all(took < SLOW for took in _advised(islice(_paths(samples, indices), 1), is_kept))
+
+    def _read(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
+        room = self._room
+        if len(room.took) >= _FEW:
+            self.by_threads = median(room.took) >= SLOW
+            room.took.clear()
+        if self._ahead is None or self._threads is None:
+            self._ahead, self._threads = ReadAhead(MOST), Threads(THREADS)
+        guess, threads = room.guess(), self._threads
+        self._ahead.announce((path, guess, partial(_Reading, path, room, threads, is_kept)) for path in paths)
+
+
+def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[Any]:
+    for index in indices:
+        try:
+            path = samples[index][0]
+        except Exception:  # __getitem__ raises it
+            continue
+        yield path
+
+
+def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> list[float]:
+    """Ask the kernel to read files; returns how many seconds it took to open each of them."""
+    took, now = [], time.perf_counter
+    for path in paths:
+        with contextlib.suppress(OSError, TypeError, ValueError):  # who reads the file raises them
+            if is_kept is not None and is_kept(os.fsdecode(path)):
+                continue
+            begin = now()
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                took.append(now() - begin)
+                os.posix_fadvise(file, 0, _ADVISED, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(file)
+    return took
+
+
+class _Room:
+    """Bounds the bytes that threads have read, and notes how long they took."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []  # seconds that each of the last reads took
+        self._lock = threading.Lock()
+        self._held = self._files = self._bytes = 0
+
+    def take(self, size: int) -> bool:
+        """Reserve room for a file; whether there is room."""
+        with self._lock:
+            self._files, self._bytes = self._files + 1, self._bytes + size
+            fits = self._held + size <= MOST
+            self._held += size if fits else 0
+            return fits
+
+    def give(self, size: int) -> None:
+        """Give room back."""
+        with self._lock:
+            self._held -= size
+
+    def guess(self) -> int:
+        """The bytes of a file that nobody has opened yet."""
+        return self._bytes // self._files if self._files else _GUESS
+
+
+class _Reading:
+    """A file that a thread reads, or will read, or has read."""
+
+    def __init__(self, path: Any, room: _Room, threads: Threads, is_kept: Callable[[str], bool] | None) -> None:
+        self._path, self._room, self._is_kept = path, room, is_kept
+        self._size = 0
+        self._future = threads.submit(self._read)
+
+    def taken(self) -> EarlyFile | None:
+        """The file, once it is read; None if no thread has begun to read it, or cannot."""
+        if self._future.cancel():
+            return None
+        try:
+            found: EarlyFile | None = self._future.result()
+        except Exception:
+            found = None
+        self._room.give(self._size)
+        return found
+
+    def cancel(self) -> None:
+        """Drop it."""
+        if not self._future.cancel():
+            self._future.add_done_callback(lambda _: self._room.give(self._size))
+
+    def _read(self) -> EarlyFile | None:
+        path, begin = os.fsdecode(self._path), time.perf_counter()
+        if self._is_kept is not None and self._is_kept(path):
+            return None
+        with open(path, "rb", buffering=0, opener=_opener) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or not self._room.take(status.st_size):
+                return None
+            self._size = status.st_size
+            data = file.readall()
+        self._room.took.append(time.perf_counter() - begin)
+        return EarlyFile(path, data, (status.st_size, status.st_mtime_ns))
+
+
+def _opener(path: str, flags: int) -> int:
+    """Opens a file without waiting for a writer if it is a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,0 +1,320 @@
+"""Files of pictures are read before their samples are made: on a disk by the kernel, on a slow mount by threads."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import UnidentifiedImageError
+
+import shmloader
+from shmloader import images
+from shmloader.images import early_files
+from shmloader.worker.look_ahead import prefetch_of
+from tests.images import torchvision_stand_ins as tv
+from tests.images.kept_pictures import own_memory  # noqa: F401
+from tests.images.test_images_folder import picture
+
+COUNT = 24
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for k in range(COUNT):
+        file = tmp_path / "pictures" / str(k % 2) / f"{k:02}.{'png' if k == 5 else 'jpg'}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(k, kind="PNG" if k == 5 else "JPEG"))
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def advised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that the kernel was asked to read."""
+    names: list[str] = []
+
+    def advise(file: int, begin: int, size: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED and size == 1 << 20
+        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    return names
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many blocks this process has read from disks."""
+    count = [0]
+    monkeypatch.setattr(early_files.resource, "getrusage", lambda who: SimpleNamespace(ru_inblock=count[0]))
+    return count
+
+
+@pytest.fixture
+def on_a_slow_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every open() counts as slow, and this process as a worker."""
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    monkeypatch.setattr(early_files, "get_worker_info", lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_stays_open() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def names(folder: Any, *indices: int) -> list[str]:
+    return [os.path.basename(folder.samples[at][0]) for at in indices]
+
+
+def in_memory(path: str) -> bool:
+    """Whether the page cache has the file; asking does not read it."""
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as data,
+    ):
+        pages = (ctypes.c_ubyte * (len(data) // mmap.PAGESIZE + 1))()
+        address = ctypes.addressof(whole := ctypes.c_char.from_buffer(data))
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(data)), pages) == 0
+        del whole
+        return bool(pages[0] & 1)
+
+
+def drop(paths: list[str]) -> None:
+    """Take files out of the page cache; the test is skipped where that has no effect."""
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+    if any(map(in_memory, paths)):
+        pytest.skip("this file system keeps files in memory")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------- a disk
+
+
+@pytest.mark.parametrize("kind", ["folder", "fused", "subset", "concat"])
+def test_the_kernel_reads_them(root: Path, kind: str) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    wanted, indices = [3, 7, 1], [3, 7, 1]
+    dataset: Any = folder
+    if kind == "fused":
+        dataset = images.fuse(
+            tv.DatasetFolder([path for path, _ in folder.samples], tv.Compose([tv.CenterCrop(16), tv.ToTensor()]))
+        )
+    elif kind == "subset":
+        dataset, indices = torch.utils.data.Subset(folder, [7, 1, 3]), [2, 0, 1]
+    elif kind == "concat":
+        dataset, indices = images.fuse(torch.utils.data.ConcatDataset([folder, folder])), [3, COUNT + 7, 1 - COUNT]
+    paths = [path for path, _ in folder.samples]
+    drop(paths)
+    prefetch = prefetch_of(dataset)
+    assert prefetch is not None
+    prefetch(indices)
+    wait_for(lambda: all(in_memory(paths[at]) for at in wanted))
+    assert sum(map(in_memory, paths)) == len(wanted)
+
+
+def test_a_loader_asks_for_them(root: Path) -> None:
+    """Each file is read early, but none with look_ahead=0."""
+
+    class Cold(images.ImageFolder):
+        def __getitem__(self, index: int) -> Any:
+            end = time.monotonic() + 2
+            while not (found := in_memory(self.samples[index][0])) and self.patient and time.monotonic() < end:
+                time.sleep(0.01)
+            return found
+
+        patient = True
+        __getitem_into__ = None  # type: ignore[assignment]
+
+    folder = Cold(root)
+    for look_ahead in (None, 0):
+        drop([path for path, _ in folder.samples])
+        folder.patient = look_ahead is None
+        loader = shmloader.DataLoader(folder, batch_size=4, num_workers=2, look_ahead=look_ahead)
+        assert torch.cat(list(loader)).all() == (look_ahead is None)
+
+
+def test_files_in_memory_are_left_alone(root: Path, advised: list[str], blocks: list[int]) -> None:
+    folder = images.ImageFolder(root)
+    folder.__prefetch__([0, 1, 2])  # nothing is known yet
+    folder.__prefetch__([3, 4, 5])  # no block was read since
+    assert advised == names(folder, 0, 1, 2, 3)
+    advised.clear()
+    blocks[0] += 8
+    folder.__prefetch__([6, 7])
+    assert advised == names(folder, 6, 7)
+    folder = pickle.loads(pickle.dumps(folder))
+    folder.__prefetch__([8, 9])  # another process
+    assert advised == names(folder, 6, 7, 8, 9)
+
+
+def test_errors_are_left_to_the_samples(root: Path, advised: list[str]) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    os.unlink(folder.samples[2][0])
+    folder.__prefetch__([0, COUNT, "x", 2, -1, None])
+    assert advised == names(folder, 0, -1)
+    with pytest.raises(FileNotFoundError):
+        folder[2]
+    loader = shmloader.DataLoader(folder, batch_size=4, num_workers=1, on_bad_sample="skip", max_bad_samples=1)
+    with pytest.warns(RuntimeWarning, match="FileNotFoundError"):
+        assert len(list(loader)) == COUNT // 4
+
+
+def test_what_is_in_the_cache_is_not_read(root: Path, advised: list[str]) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16), cache="64 MB")
+    [folder[at] for at in (1, 2, 5)]  # the PNG is not kept
+    folder.__prefetch__([0, 1, 2, 3, 14])
+    png = next(at for at, (path, _) in enumerate(folder.samples) if path.endswith("png"))
+    assert advised == names(folder, 0, 3, 14)
+    advised.clear()
+    folder[png]
+    folder._early = early_files.EarlyFiles()
+    folder.__prefetch__([1, png])
+    assert advised == names(folder, png)
+
+
+def test_a_fused_dataset_that_reads_early_itself_is_asked(root: Path, advised: list[str]) -> None:
+    asked: list[Any] = []
+
+    class Own(tv.DatasetFolder):
+        def __prefetch__(self, indices: Any) -> None:
+            asked.extend(indices)
+
+    fused = images.fuse(
+        Own([path for path, _ in images.ImageFolder(root).samples], tv.Compose([tv.CenterCrop(16), tv.ToTensor()]))
+    )
+    fused.__prefetch__([1, 2])
+    assert asked == [1, 2] and advised == []
+
+
+# ------------------------------------------------------------------------------------------------------- a slow mount
+
+
+def settled(folder: Any) -> bool:
+    """Whether no bytes are kept."""
+    return bool(folder._early._room._held == 0)
+
+
+def test_threads_read_them(root: Path, tmp_path: Path, on_a_slow_mount: None) -> None:
+    plain = images.ImageFolder(root, images.evaluation(16))
+    folder = images.ImageFolder(root, images.evaluation(16), rows=tmp_path / "rows")
+    order = [4, 2, 2, 5, 17, 0]  # with a PNG
+    for _ in range(3):  # the first time makes the marks of rows
+        folder.__prefetch__(order)
+        assert folder._early.by_threads
+        assert all(torch.equal(folder[at][0], plain[at][0]) for at in order)
+        wait_for(lambda: settled(folder))
+    ends = folder._early._threads._threads
+    assert 0 < len(ends) <= early_files.THREADS
+    folder._early._forget()
+    for thread in ends:
+        thread.join(20)
+    assert not [thread for thread in threading.enumerate() if thread.name == "shmloader storage"]
+
+
+def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    expected = [folder[at][0] for at in range(COUNT)]
+    folder.__prefetch__(range(COUNT))
+    wait_for(lambda: not folder._early._threads._waiting.qsize() and len(folder._early._room.took) == COUNT)
+    for path, _ in folder.samples:
+        os.unlink(path)
+    assert all(torch.equal(folder[at][0], expected[at]) for at in range(COUNT))
+    with pytest.raises(FileNotFoundError):
+        folder[0]
+
+
+def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    os.unlink(folder.samples[1][0])
+    Path(folder.samples[2][0]).write_bytes(b"no picture")
+    Path(folder.samples[3][0]).write_bytes(Path(folder.samples[3][0]).read_bytes()[:300])
+    said = []
+    for early in (False, True):
+        for at in (1, 2, 3):
+            if early:
+                folder.__prefetch__([at])
+            with pytest.raises((FileNotFoundError, UnidentifiedImageError, OSError)) as caught:
+                folder[at]
+            said.append((type(caught.value), str(caught.value)))
+    assert said[:3] == said[3:]
+    wait_for(lambda: settled(folder))
+
+
+def test_bytes_are_bounded(root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    expected = [folder[at][0] for at in range(COUNT)]
+    size = max(os.path.getsize(path) for path, _ in folder.samples)
+    monkeypatch.setattr(early_files, "MOST", 3 * size)
+    most = 0
+    for _ in range(3):
+        folder.__prefetch__(range(COUNT))
+        for at in range(COUNT):
+            most = max(most, folder._early._room._held)
+            assert torch.equal(folder[at][0], expected[at])
+    assert 0 < most <= 3 * size
+    folder.__prefetch__(range(COUNT))  # these are never asked for
+    for _ in range(3):
+        folder.__prefetch__([0])
+        folder[0]
+    wait_for(lambda: folder._early._room._held <= 3 * size)
+
+
+def test_the_threads_stop_once_files_are_quick(root: Path, on_a_slow_mount: None, advised: list[str]) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    folder.__prefetch__(range(COUNT))
+    [folder[at] for at in range(COUNT)]
+    wait_for(lambda: len(folder._early._room.took) >= 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(early_files, "SLOW", 100.0)
+        folder.__prefetch__([0])
+        assert not folder._early.by_threads
+        folder[0]
+        folder.__prefetch__([1])
+        assert not folder._early.by_threads
+    assert torch.equal(folder[1][0], images.ImageFolder(root, images.evaluation(16))[1][0])
+
+
+def test_only_workers_have_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = images.ImageFolder(root, images.evaluation(16), target_transform=lambda target: threading.active_count())
+    before = threading.active_count()
+    assert {int(count) for _, counts in shmloader.DataLoader(folder, batch_size=4) for count in counts} == {before}
+    batches = list(shmloader.DataLoader(folder, batch_size=4, num_workers=1))
+    plain = list(shmloader.DataLoader(folder, batch_size=4, num_workers=1, look_ahead=0))
+    assert max(int(count) for _, counts in batches for count in counts) > 1
+    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(batches, plain, strict=True))
+    assert {int(count) for _, counts in plain for count in counts} == {1}
+
+
+def test_loaders_give_the_same_from_a_slow_mount(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = images.ImageFolder(root, images.training(16))
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True, "sample_seeds": True}
+
+    def batches(**more: Any) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(3)
+        loader = shmloader.DataLoader(folder, generator=generator, **options, **more)
+        return [pictures for epoch in range(2) for pictures, _ in loader]
+
+    for more in ({}, {"persistent_workers": True}, {"schedule": "steal"}, {"chunk_size": 2}, {"prefetch_factor": 1}):
+        assert all(map(torch.equal, batches(**more), batches(**more, look_ahead=0)))
