@@ -19,6 +19,7 @@ from bench.core.question import Question, Turn, add_choice, add_workers, count, 
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.storage.archives import classes, pack
+from bench.storage.cold import COLD, WARM
 from bench.storage.far_load import LOOKING_AHEAD, PLAIN, TORCH
 from bench.storage.measure import FILES, SHARDS, WEBDATASET
 
@@ -48,9 +49,10 @@ class Storage(Question):
         add_choice(
             parser,
             "--parts",
-            (SAMPLES, LOAD, INDEX, FAR, FAR_LOAD, PLACE),
+            (SAMPLES, LOAD, INDEX, FAR, FAR_LOAD, PLACE, COLD),
             "CPU a sample in one process; images a second with workers; the index; reads from a slow server, by one "
-            "process and by loaders; row groups of Parquet that are decoded with group_by and without",
+            "process and by loaders; row groups of Parquet that are decoded with group_by and without; files that are "
+            "not in memory, with look_ahead and without",
         )
         parser.add_argument("--seconds", type=seconds, default=3.0, help="length of one measurement")
         parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
@@ -129,6 +131,13 @@ class Storage(Question):
                 arguments = {**loader, **server}
                 far = "bench.storage.far_load:far_load"
                 turns.append(Turn(labels, far, arguments, 3 * given.seconds, slow, failure=why))
+        if COLD in given.parts:
+            cases = [(state, workers) for state in (COLD, WARM) for workers in sorted({1, given.workers})]
+            for state, workers in cases:
+                loader = {"workers": workers, "batch_size": given.batch_size}
+                arguments = {"folder": self._folder, "state": state, "at": at, **loader}
+                labels = {"part": COLD, "state": state, "of": str(workers)}
+                turns.append(Turn(labels, "bench.storage.cold:cold", arguments, given.pictures / 100, slow))
         if PLACE in given.parts:
             why = missing(("pyarrow",))
             loader = {"workers": given.workers, "batch_size": given.batch_size}
@@ -159,7 +168,7 @@ class Storage(Question):
                     ratios = [shown(figures[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
                     table.add_row(LABELS[way], shown(figures["figure"], all_of_it=True), *ratios)
                 out.print(table)
-        for part in (INDEX, FAR, FAR_LOAD, PLACE):
+        for part in (INDEX, FAR, FAR_LOAD, PLACE, COLD):
             if part in found:
                 table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
                 table.add_column("")
@@ -179,8 +188,8 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         samples, load, load_cpu: of each way its figure, and how many times as quick it is as files and WebDataset in
-        the same round; far_load: see _beside_torch(); index, far, place: of each figure median, least and most, see
-        measure.py and places.py.
+        the same round; far_load: see _beside_torch(); index, far, place, cold: of each figure median, least and most,
+        see measure.py, places.py and cold.py.
     """
     good = [measured for measured in measurements if "failure" not in measured]
     result: dict[str, Any] = {}
@@ -193,7 +202,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 rounds.setdefault(measured["round"], {}).update(by)
         if rounds:
             result[name] = _compared(list(rounds.values()), is_time=name != LOAD)
-    for part in (INDEX, FAR, PLACE):
+    for part in (INDEX, FAR, PLACE, COLD):
         rows: dict[str, list[dict[str, float]]] = {}
         for measured in good:
             if measured["part"] == part:
@@ -235,6 +244,8 @@ def _row(measured: dict[str, Any]) -> str:
     """The name of a measurement's row."""
     if measured["part"] == PLACE:
         return f"{measured['groups']} row groups"
+    if measured["part"] == COLD:
+        return f"{measured['state']} files, workers: {measured['of']}"
     return f"{measured['depth']} under way" if measured["part"] == FAR else "one archive"
 
 

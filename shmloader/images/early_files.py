@@ -105,7 +105,7 @@ class EarlyFiles:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._blocks = -1
-        self.by_threads = False
+        self.by_threads: bool = False
         self._ahead: ReadAhead | None = None
         self._threads: Threads | None = None
         self._room = _Room()

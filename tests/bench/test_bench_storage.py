@@ -80,6 +80,7 @@ def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
         "load",
         "index",
         "place",
+        "cold",
         "--pictures",
         "80",
         "--shards",
@@ -92,3 +93,4 @@ def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
     assert figures["samples"]["shards"]["to_files"]["median"] > 0
     assert figures["load"]["shards"]["figure"]["median"] > 0 and figures["index"]["one archive"]["made"]["median"] > 0
     assert figures["place"]["3 row groups"]["fewer"]["median"] > 1
+    assert figures["cold"]["cold files, workers: 1"]["gain"]["median"] > 0

@@ -26,6 +26,7 @@ from tests.images.kept_pictures import own_memory  # noqa: F401
 from tests.images.test_images_folder import picture
 
 COUNT = 24
+TRANSFORM = tv.Compose([tv.CenterCrop(16), tv.ToTensor()])
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 from shmloader import images
+from shmloader.images import early_files
 
 timm = pytest.importorskip("timm.data")
 
@@ -64,3 +66,21 @@ def test_what_is_not_fused(folder: Path) -> None:
     for options, why in (({"load_bytes": True}, "bytes"), ({"input_img_mode": "L"}, "the mode L")):
         fused = images.fuse(timm.ImageDataset(str(folder), **options))
         assert not fused.is_fused and why in fused.explain()
+
+
+def test_files_are_read_early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel; or by threads where opening is slow, and then the errors are the same, too."""
+    dataset = timm.create_dataset("", str(folder))
+    dataset.transform = timm.create_transform(32, is_training=True)
+    fused, asked = images.fuse(dataset), []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fadvise", lambda file, *_: asked.append(os.readlink(f"/proc/self/fd/{file}")))
+        fused.__prefetch__([3, 1, 99])
+    assert asked == [os.path.realpath(dataset.reader.samples[at][0]) for at in (3, 1)]
+    expected = outcome(dataset)
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    monkeypatch.setattr(early_files, "get_worker_info", lambda: True)
+    fused = images.fuse(dataset)
+    fused.__prefetch__(list(range(len(fused))))
+    assert fused._early.by_threads
+    assert_same(expected, outcome(fused))
