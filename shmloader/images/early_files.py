@@ -10,7 +10,8 @@ while they are opened:
        the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened.
     3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
        it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
-       Only workers have these threads, because the trainer may fork.  Once the threads read quickly, they stop.
+       Only workers have these threads, because the trainer may fork.  It then reads no file early.  Once the threads
+       read quickly, they stop.
 
 The bytes that threads have read and the decoder has not taken are bounded.  A file that does not fit is left to the
 decoder.  If a thread fails, the decoder reads the file itself, and raises the error.
@@ -41,6 +42,7 @@ MOST = 64 << 20  # bytes that threads have read and the decoder has not taken
 SLOW = 250e-6  # seconds to open a file; on a local disk it takes 3 us, or 30 if nothing of the file is in memory
 THREADS = 16
 _ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
+_PROBED = 4  # files that are opened before it is judged whether that is slow
 _FEW = 8  # reads by threads, too few to tell how long one takes
 _GUESS = 128 << 10  # bytes of a file, until some were read
 
@@ -70,6 +72,8 @@ class EarlyFiles:
         by_threads: whether threads read them, because opening a file is slow.
     """
 
+    by_threads: bool
+
     def __init__(self) -> None:
         self._forget()
 
@@ -83,13 +87,11 @@ class EarlyFiles:
         """
         if self._pid != os.getpid():
             self._forget()
-        is_asked = not self.by_threads
-        if is_asked and (not hasattr(os, "posix_fadvise") or self._needs_nothing(samples, indices, is_kept)):
+        if not self.by_threads and (self._is_off or self._needs_nothing(samples, indices, is_kept)):
             return
         paths = list(_paths(samples, indices))
-        if is_asked:
-            took = _advised(paths, is_kept)
-            self.by_threads = bool(took) and median(took) >= SLOW and get_worker_info() is not None
+        if not self.by_threads:
+            self._advise(paths, is_kept)
         if self.by_threads:
             self._read(paths, is_kept)
 
@@ -105,7 +107,8 @@ class EarlyFiles:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._blocks = -1
-        self.by_threads: bool = False
+        self.by_threads = False
+        self._is_off = not hasattr(os, "posix_fadvise")
         self._ahead: ReadAhead | None = None
         self._threads: Threads | None = None
         self._room = _Room()
@@ -117,6 +120,14 @@ class EarlyFiles:
             self._blocks = blocks
             return False
         return all(took < SLOW for took in _advised(islice(_paths(samples, indices), 1), is_kept))
+
+    def _advise(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
+        for begin in range(0, len(paths), _PROBED):
+            took = _advised(paths[begin : begin + _PROBED], is_kept)
+            if took and median(took) >= SLOW:
+                self.by_threads = get_worker_info() is not None
+                self._is_off = not self.by_threads  # to open each file twice would only take longer
+                return
 
     def _read(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
         room = self._room

@@ -295,6 +295,19 @@ def test_the_threads_stop_once_files_are_quick(root: Path, on_a_slow_mount: None
     assert torch.equal(folder[1][0], images.ImageFolder(root, images.evaluation(16))[1][0])
 
 
+def test_the_trainer_does_not_open_files_twice(
+    root: Path, monkeypatch: pytest.MonkeyPatch, advised: list[str], blocks: list[int]
+) -> None:
+    """Where opening is slow: it has no threads, and would wait for each open()."""
+    folder = images.ImageFolder(root)
+    folder.__prefetch__(range(0, 8))
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    for at in range(8, 24, 8):
+        blocks[0] += 1
+        folder.__prefetch__(range(at, at + 8))
+    assert advised == names(folder, *range(0, 8), *range(8, 12))
+
+
 def test_only_workers_have_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early_files, "SLOW", 0.0)
     folder = images.ImageFolder(root, images.evaluation(16), target_transform=lambda target: threading.active_count())
