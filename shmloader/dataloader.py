@@ -124,10 +124,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         look_ahead: How many batches' indices a worker reads before it makes them: the one that it makes now, and those
             that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
             `__prefetch__(indices)` is called with each batch's indices once, and starts to read them.  0 never calls
-            it.  With "steal", and without workers, only the indices of the batch that is made now are known.  Needs a
-            map-style dataset.  With 1 or more, the samples of a dataset with `async def __getitem__` are awaited.  The
-            samples of all these batches are then under way at the same time, on one event loop in each worker.  Without
-            workers, only the samples of one batch are.  See docs/look-ahead.md.
+            it.  `Shards`, `images.ImageFolder` and `images.fuse` over files have that method.  With "steal", and
+            without workers, only the indices of the batch that is made now are known.  Needs a map-style dataset.  With
+            1 or more, the samples of a dataset with `async def __getitem__` are awaited.  The samples of all these
+            batches are then under way at the same time, on one event loop in each worker.  Without workers, only the
+            samples of one batch are.  See docs/look-ahead.md.
 
         worker_threads: In how many threads a worker makes the samples of its batches at the same time (default None: in
             its main thread, one by one).  For samples that wait for a network or a disk, or for C code that releases
