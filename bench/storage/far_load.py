@@ -16,6 +16,7 @@ import torch
 
 import shmloader
 from bench.storage.archives import pack_sized
+from bench.storage.bare_client import bare_rate
 from bench.storage.server import serving
 from bench.storage.timing import cpu_seconds, others
 
@@ -60,8 +61,9 @@ def far_load(
         megabytes: That the server sends a second, in all.
 
     Returns:
-        samples: a second; limit: that the server could give with so many requests under way; of_limit: their ratio;
-        cpu: microseconds of trainer and workers a sample.
+        samples: a second; limit: that a bare client gets from this server with so many requests under way; of_limit:
+        the ratio of the two; of_delay: the ratio to a server that takes no time but the latency; cpu: microseconds of
+        trainer and workers a sample.
     """
     with tempfile.TemporaryDirectory() as folder, serving(folder, latency, 1e6 * megabytes) as url:
         server = others()
@@ -83,10 +85,14 @@ def far_load(
         while (spent := time.perf_counter() - begin) < seconds or count < 2 * workers:
             next(batches)
             count += batch_size
-        limit = min((depth if way == LOOKING_AHEAD else workers) / latency, 1e6 * megabytes / SIZE)
+        cpu = cpu_seconds(server) - cpu
+        del batches, loader  # the workers end
+        under_way = depth if way == LOOKING_AHEAD else workers
+        limit = bare_rate(f"{url}0.tar", SIZE, under_way, min(2.0, seconds))
         return {
             "samples": count / spent,
             "limit": limit,
             "of_limit": count / spent / limit,
-            "cpu": 1e6 * (cpu_seconds(server) - cpu) / count,
+            "of_delay": count / spent / min(under_way / latency, 1e6 * megabytes / SIZE),
+            "cpu": 1e6 * cpu / count,
         }

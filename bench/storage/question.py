@@ -231,7 +231,10 @@ def _beside_torch(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         rows.setdefault(row, []).append(measured)
     return {
         row: {
-            **{name: spread(measured[name] for measured in several) for name in ("samples", "of_limit", "cpu")},
+            **{
+                name: spread(measured[name] for measured in several)
+                for name in ("samples", "of_limit", "of_delay", "cpu")
+            },
             "to_torch": spread(
                 measured["samples"] / torchs[measured["round"]] for measured in several if measured["round"] in torchs
             ),
