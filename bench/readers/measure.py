@@ -131,10 +131,10 @@ def _read(
         batches = consume(ports, CASES[case].batch_size)
     else:
         batches = iter(_attached(name) if way == "served" else loader_of(case, workers, data))
+    barrier.wait()  # before the first batch: a job that came later would wait for these, which would wait for it
     touches: Any = toucher(next(batches)) if touch else lambda batch: 0
     for _ in range(WARM_UP):
         touches(next(batches))
-    barrier.wait()
     count, cpu, began = 0, time.process_time(), time.perf_counter()
     while (took := time.perf_counter() - began) < seconds:
         touches(next(batches))
