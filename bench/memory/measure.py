@@ -5,6 +5,7 @@ It imports neither rich nor matplotlib: a spawned worker would have to import th
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import pickle
@@ -22,6 +23,8 @@ from bench.core import session
 BATCH = 1000
 SAMPLE_BYTES = 190  # of a sample's path, label and boxes in a pickle, about
 ACCESSES = 20_000  # of which the time is taken
+M_TRIM_THRESHOLD = -1  # <malloc.h>
+TRIMMED = 128 << 10  # bytes at the heap's end that a process may keep: glibc's default, which it then raises
 
 
 class Detection(Dataset[int]):
@@ -69,6 +72,8 @@ def memory(what: str, megabytes: int, workers: int, ranks: int, start_method: st
         freeze: seconds that freezing takes; access: seconds that `dataset[i]` takes, the median of five;
         epoch: seconds from iter() to the last batch.
     """
+    # After a process has freed a large list, glibc keeps up to 64 MB that it frees later.  That is no dataset's memory.
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, TRIMMED)
     context = multiprocessing.get_context("fork")
     found = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
