@@ -108,7 +108,7 @@ help:
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
 	@echo '             SEED=  ARGS="--late 500 --quick 5000"'
-	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
+	@echo 'make test-torch   the suite, or its main part, with six versions of torch from 2.6.0 on; TORCH="2.6.0 2.15.0"'
 	@echo '             ARGS="--long": the long tests too'
 	@echo 'make test-3.14   the suite with CPython 3.14, forked and through the fork server; as root it unpacks one from Debian'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'

@@ -96,8 +96,8 @@ def _three_nodes() -> Iterator[None]:
 def measured(plan: Plan, far: SlowNetwork | None) -> tuple[float, Plan]:
     """Batches a second of a loader over this plan; and the plan with the times for which killed actors were away.
 
-    An actor imports torch before it is back.  How long that takes depends on what else this machine does, so the
-    simulation takes what was seen here.
+    An actor imports torch before it is back.  How long that takes depends on other programs on this machine.  So the
+    simulation uses the times that were measured.
     """
     slow = frozenset(plan.local + number for number in plan.slow)
     dataset = Sleeping(plan.making / SAMPLES, int(plan.batch_bytes) // SAMPLES, slow, plan.slow_factor)

@@ -37,7 +37,7 @@ class Cost:
 
 
 def _sample() -> float:
-    """Seconds of a sample of the recipe "bilinear crop, flip", from the published result."""
+    """Seconds of a sample of the recipe "bilinear crop, flip" with exact=False, from the published result."""
     result: Any = json.loads((ROOT / "bench/results/recipes.json").read_text(encoding="utf-8"))
     return float(result["summary"]["samples"]["crop"]["fast"]["figure"]["median"]) * 1e-6
 
@@ -45,7 +45,12 @@ def _sample() -> float:
 _MEMCPY = 7.4e-3 / 2.4 / 38.5e6  # seconds a byte; docs/far-workers.md has all three numbers
 
 COSTS = {
-    "sample": Cost(_sample(), "653 us", "making one sample, on one CPU", "bench/results/recipes.json, bilinear crop"),
+    "sample": Cost(
+        _sample(),
+        "653 us",
+        "making one sample, on one CPU",
+        "bench/results/recipes.json, bilinear crop, `exact=False`",
+    ),
     "copy": Cost(_MEMCPY, "0.080 ns", "copying one byte", "docs/far-workers.md: 7.4 ms are 2.4 copies of 38.5 MB"),
     "receiving": Cost(2.5, "2.5 copies", "receiving a byte on the trainer's machine", "`bench far`: 2.4 to 2.6 copies"),
     "sending": Cost(2.0, "2 copies", "collating and sending a byte on a far CPU", "`bench far`: 6.5 ms for 38.5 MB"),

@@ -1,4 +1,4 @@
-/* From a file to rows of pixels: see jpeg.h.  weights.c has the filters of a resize. */
+/* From a file to rows of pixels: see jpeg.h.  weights.c has the filters of a resize, and says what a new one needs. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -23,7 +23,8 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     conductor: drop(r)      clears r's bit in due, in all payloads, and leaves r's bit in held.  If no reader is left,
                             the conductor remembers the lowest sequence that r was due for, and the next reader begins
                             there
-    conductor: bury(r)      clears both bits of r, and tolls both bells.  The conductor does this when r is dead (its
+    conductor: bury(r)      clears both bits of r, and tolls both bells: it rings them, and wakes sleepers even if the
+                            sleeper bit is already cleared (ring_toll).  The conductor does this when r is dead (its
                             pidfd is readable), or has closed and holds nothing.  Only then may another reader get the
                             index
 

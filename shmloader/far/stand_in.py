@@ -17,7 +17,7 @@ NOTE [ Far workers ]
        silent for `heartbeat` seconds, or it sent bytes that no far worker sends.  Then the kernel reports the death of
        a worker, and `on_worker_death` decides as for a local worker.  With "respawn", the sequences that the stand-in
        held are opened again, and another stand-in waits at the door.  A stand-in without a far worker claims nothing,
-       so with work stealing nobody waits for this stand-in.
+       so with work stealing nobody waits for this stand-in.  Ray restarts the actor (`max_restarts` in ray/workers.py).
     5. Without stealing and without sample_seeds, a worker is seeded once, and each of its batches continues its random
        numbers.  So if dead workers are replaced, a far worker sends its random states with each batch, and the stand-in
        writes them into the ring, as a local worker does.  The next stand-in reads them there, and sends them with its

@@ -5,6 +5,10 @@ the crop, and resizes it on the way.  It always decodes at full size, because ot
 Pillow's.  Rows are planar (CHW) from there on.  Pillow decodes everything else, with the same result.  Our decoder
 refuses a file if anything about it is doubtful (JPEG_NOT_OURS in header.c), so a broken file gets Pillow's result or
 Pillow's error.
+
+Our decoder reads pictures with one component (grayscale) or three.  header.c refuses all others before any pixel is
+decoded.  If the decoder finds the data of the scan damaged or too short, `Decoder.decode` returns false, and
+`read_part` then gives the whole picture to Pillow.
 """
 
 from __future__ import annotations

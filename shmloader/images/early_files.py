@@ -2,16 +2,16 @@
 
 NOTE [ Early files ]
 
-A loader announces the pictures of its next batches.  What helps depends on where their files lie, so it is measured
-while they are opened:
+A loader announces the pictures of its next batches.  What helps depends on where their files lie.  To find out,
+the process counts the blocks that it reads from disks, and measures how long opening a file takes:
 
     1. On a disk, the kernel reads a file while the worker decodes another one, if it is asked to (posix_fadvise).
     2. If the files are in the page cache, nothing helps, and opening them a second time only costs.  The kernel counts
        the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened.
     3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
        it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
-       Only workers have these threads, because the trainer may fork.  It then reads no file early.  Once the threads
-       read quickly, they stop.
+       Only workers have these threads.  The trainer has none, because it may fork.  So if opening is slow, the trainer
+       reads no file early.  Once the threads read quickly, they stop.
 
 The bytes that threads have read and the decoder has not taken are bounded.  A file that does not fit is left to the
 decoder.  If a thread fails, the decoder reads the file itself, and raises the error.
@@ -44,7 +44,7 @@ THREADS = 16
 _ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
 _PROBED = 4  # files that are opened before it is judged whether that is slow
 _FEW = 8  # reads by threads, too few to tell how long one takes
-_GUESS = 128 << 10  # bytes of a file, until some were read
+_GUESS = 128 << 10  # assumed bytes of a file, until some files were read
 
 
 class EarlyFile(os.PathLike[str]):
@@ -153,7 +153,7 @@ def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> lis
     """Ask the kernel to read files; returns how many seconds it took to open each of them."""
     took, now = [], time.perf_counter
     for path in paths:
-        with contextlib.suppress(OSError, TypeError, ValueError):  # who reads the file raises them
+        with contextlib.suppress(OSError, TypeError, ValueError):  # whoever reads the file later raises them
             if is_kept is not None and is_kept(os.fsdecode(path)):
                 continue
             begin = now()

@@ -82,7 +82,7 @@ class TimmPictures(Wrapped):
         return f"Fused: {self.dataset!r}"
 
     def _read(self, index: int) -> tuple[Any, ...]:
-        """The bytes of a picture, its target, and what else the reader gives."""
+        """The bytes of a picture, its target, and any other values that the reader gives."""
         reader = self.dataset.reader
         if _is_folder(reader):
             path, target = reader.samples[index]

@@ -1,4 +1,4 @@
-"""Runs the suite with every torch that is promised: one environment after another, each deleted when it is done.
+"""Runs the suite, or its main part, with VERSIONS of torch: one environment after another, each deleted when done.
 
     python tests/project/torch_matrix.py                # every version, unless it passed with these sources
     python tests/project/torch_matrix.py 2.6.0 2.15.0     # these, again
