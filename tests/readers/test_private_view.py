@@ -14,6 +14,7 @@ from shmloader.ring.segment import Segment
 
 PAGE = mmap.PAGESIZE
 BYTES = 40 * PAGE
+LARGE = 300 * PAGE  # where a look takes longer than to read the number of page faults
 
 
 @pytest.mark.parametrize("ways", [WAYS, WAYS[1:], WAYS[2:]], ids=WAYS)
@@ -49,22 +50,22 @@ def test_nobody_looks_for_written_pages_where_there_was_no_page_fault(ways: tupl
     segment = Segment(1, 2, 2, 2, "memfd", None, remember=False)
     ring = TrainerSide(segment, False, 2, True)
     segment.format(ring)
-    segment.commit(ring, 1, BYTES, 0)
+    segment.commit(ring, 1, LARGE, 0)
     view = PrivateView(ring, segment.fd, ways)
-    shared = mmap.mmap(segment.fd, BYTES, offset=ring.slot_offset(1))
-    seen = (ctypes.c_ubyte * BYTES).from_address(view.address(1))
+    shared = mmap.mmap(segment.fd, LARGE, offset=ring.slot_offset(1))
+    seen = (ctypes.c_ubyte * LARGE).from_address(view.address(1))
     (tmp_path / "file").write_bytes(b"w" * PAGE)
     rounds = 200
     for k in range(rounds):
-        shared[::PAGE] = bytes([k % 100]) * (BYTES // PAGE)
-        view.lend(1, BYTES)
+        shared[::PAGE] = bytes([k % 100]) * (LARGE // PAGE)
+        view.lend(1, LARGE)
         assert seen[0] == seen[7 * PAGE] == k % 100
     assert view.looks < rounds - 10
     with open(tmp_path / "file", "rb", buffering=0) as file:
         assert file.readinto(memoryview(seen).cast("B")[PAGE : 2 * PAGE]) == PAGE
     assert seen[PAGE] == ord("w") and shared[PAGE] == (rounds - 1) % 100
     looks = view.looks
-    view.lend(1, BYTES)
+    view.lend(1, LARGE)
     assert view.looks == looks + 1 and seen[PAGE] == (rounds - 1) % 100
     shared.close()
     del view
