@@ -216,6 +216,11 @@ def held(folder: Any) -> int:
     return int(folder._early._readers.room._held)
 
 
+def all_begun(folder: Any) -> bool:
+    """Whether threads have begun to read all files that wait."""
+    return bool(folder._early._readers.threads._waiting.qsize() == 0)
+
+
 def settled(folder: Any) -> bool:
     """Whether no bytes are kept."""
     return held(folder) == 0
@@ -242,7 +247,7 @@ def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> N
     folder = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(COUNT)]
     folder.__prefetch__(range(COUNT))
-    wait_for(lambda: not folder._early._readers.threads._waiting.qsize() and len(folder._early._seen.took) == COUNT)
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == COUNT)
     for path, _ in folder.samples:
         os.unlink(path)
     assert all(torch.equal(folder[at][0], expected[at]) for at in range(COUNT))
@@ -345,13 +350,13 @@ def test_all_datasets_of_a_process_share_threads_and_room(
 ) -> None:
     size = max(path.stat().st_size for path in root.glob("*/*"))
     monkeypatch.setattr(early_files, "MOST", 6 * size)
-    whole = images.fuse(
+    whole: Any = images.fuse(
         torch.utils.data.ConcatDataset([images.ImageFolder(root, images.evaluation(16)) for _ in "abc"])
     )
     prefetch = prefetch_of(whole)
     assert prefetch is not None
     expected = [images.ImageFolder(root, images.evaluation(16))[at][0] for at in range(COUNT)] * 3
-    prefetch(range(len(whole)))
+    prefetch(list(range(len(whole))))
     first, *others = whole.datasets
     readers: Any = first._early._readers
     assert all(folder._early._readers is readers for folder in others)
@@ -362,7 +367,7 @@ def test_all_datasets_of_a_process_share_threads_and_room(
         assert readers.room._held <= 6 * size
         assert torch.equal(whole[at][0], expected[at])
     wait_for(lambda: bool(readers.room._held == 0))
-    prefetch(range(len(whole)))
+    prefetch(list(range(len(whole))))
     wait_for(lambda: bool(readers.room._held > 0 and not readers.threads._waiting.qsize()))
     del whole, prefetch, first, others  # without taking them
     wait_for(lambda: bool(readers.room._held == 0))
@@ -370,12 +375,12 @@ def test_all_datasets_of_a_process_share_threads_and_room(
 
 def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, on_a_slow_mount: None) -> None:
     """Its size would not be that of its bytes, as for a file of /proc.  And bytes are a picture, and no path."""
-    folder = images.ImageFolder(root, images.evaluation(16))
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
     path, target = folder.samples[0]
     folder.samples = [("/proc/self/status", 0), (path, target), (bytearray(Path(path).read_bytes()), target)]
     expected = folder[1][0]
     folder.__prefetch__([0, 1, 2])
-    wait_for(lambda: not folder._early._readers.threads._waiting.qsize() and len(folder._early._seen.took) == 1)
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
     assert folder._early.source("/proc/self/status") == "/proc/self/status"
     assert torch.equal(folder[1][0], expected) and torch.equal(folder[2][0], expected)
     wait_for(lambda: settled(folder))
@@ -409,7 +414,7 @@ def test_a_handler_may_limit_how_long_a_sample_waits_for_its_file(
     folder._early.by_threads = True
     slow.append(folder.samples[0][0])
     folder.__prefetch__([0])
-    wait_for(lambda: bool(folder._early._readers.threads._waiting.qsize() == 0))
+    wait_for(lambda: all_begun(folder))
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     with pytest.raises(TimeoutError):
         folder[0]
