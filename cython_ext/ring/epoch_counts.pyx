@@ -51,8 +51,8 @@ cdef class EpochCounts:
             return False
         if self.window or self.pending:
             return False
-        if self.source is not None:
-            if self.source.last == EXHAUSTED and self.drawn is nothing:
+        if self.source is not None and self.drawn is nothing:
+            if self.source.last == EXHAUSTED:
                 return True
             if self.source.last == RAISED:      # torch's loader ends too if the sampler raises after the last batch
                 return True

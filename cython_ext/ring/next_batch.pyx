@@ -283,12 +283,15 @@ cdef class Steps:
         """Open batches of this epoch while there is room; true if its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
+        cdef bint draws = not self.takes_no_place(epoch)
         if ring.window > 1:
-            return self.open_windows(epoch)
-        if ring.readers is not None:
+            return self.open_windows(epoch, draws)
+        if ring.readers is not None and draws:
             self.draw_all(epoch)
         while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
+                if not (draws or epoch.window):
+                    return False
                 epoch.drawn = epoch.window.pop(0) if epoch.window else self.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
@@ -312,6 +315,14 @@ cdef class Steps:
                     epoch.drawn, epoch.refused = nothing, False
         return False
 
+    cdef bint takes_no_place(self, EpochCounts epoch) noexcept:
+        """Whether another exception of the sampler, which has raised one, would take no batch's place (rule 8).
+
+        So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
+        """
+        return (epoch.source is not None and epoch.source.last == RAISED and epoch.reading.ready is nothing
+                and (epoch.drawn is not nothing or len(epoch.window) > 0 or epoch.is_under_way()))
+
     cdef int draw_all(self, EpochCounts epoch) except -1:
         """If other processes read, draw as many indices as would be open without them.
 
@@ -328,19 +339,20 @@ cdef class Steps:
             epoch.window.append(index)
         return 0
 
-    cdef bint open_windows(self, EpochCounts epoch) except -1:
+    cdef bint open_windows(self, EpochCounts epoch, bint draws) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
         cdef TrainerSide ring = self.ring
         cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
-            if not (epoch.refused and epoch.window):    # otherwise the sampler is asked later, as for single batches
+            # If the index in front was refused, the sampler is asked later, as for single batches.
+            if draws and not (epoch.refused and epoch.window):
                 while len(epoch.window) < ring.window:
                     index = self.draw(epoch)
                     if index is nothing:
                         break
                     epoch.window.append(index)
             if not epoch.window:
-                return True
+                return draws
             if epoch.refused and self.waits_its_turn(epoch):
                 return False
             if not self.open_window(epoch):
@@ -380,10 +392,14 @@ cdef class Steps:
 
     cdef object draw(self, EpochCounts epoch):
         """The next index of this epoch; NOTHING if its source has no more."""
+        cdef object index
         if epoch.source is None:    # a handler raised while the epoch began
             return nothing
         try:
-            return epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window) + (epoch.drawn is not nothing))
+            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window) + (epoch.drawn is not nothing))
+            if type(index) is list and (self.ring.readers is not None or self.ring.window > 1):
+                return index[:]     # it waits, and the sampler may give the same list again, with other indices
+            return index
         except Exception:
             if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
                 self.ring.hand_out()

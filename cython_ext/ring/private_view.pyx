@@ -89,7 +89,7 @@ cdef class PrivateView:
         cdef uint64_t before = self.lent[payload], after = (bytes + self.page - 1) // self.page * self.page
         cdef char *at = self.base + payload * self.stride
         cdef uint64_t faults = page_faults() if max(before, after) >= LARGE else 0
-        if before and (before < LARGE or self.pid != getpid() or faults != self.faults[payload]):
+        if before and (before < LARGE or self.pid != getpid() or not faults or faults != self.faults[payload]):
             self.looks += 1
             self.drop(at, before)
         if after > before:

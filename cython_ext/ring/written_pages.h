@@ -30,11 +30,11 @@ _Static_assert(sizeof(written_scan) == 96, "struct pm_scan_arg");
 
 enum { WRITTEN_MOST = 64 }; /* ranges that one scan returns */
 
-/* How many page faults this process has had, in all its threads. */
+/* How many page faults this process has had, in all its threads; 0: this kernel does not say. */
 static inline uint64_t page_faults(void)
 {
     struct rusage used;
-    getrusage(RUSAGE_SELF, &used); /* it cannot fail */
+    if (getrusage(RUSAGE_SELF, &used)) return 0; /* a filter of system calls refuses it */
     return (uint64_t)used.ru_minflt + (uint64_t)used.ru_majflt;
 }
 

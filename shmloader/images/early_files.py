@@ -13,18 +13,19 @@ the process counts the blocks that it reads from disks, and measures how long op
        Only workers have these threads.  The trainer has none, because it may fork.  So if opening is slow, the trainer
        reads no file early.  Once the threads read quickly, they stop.
 
-The bytes that threads have read and the decoder has not taken are bounded.  A file that does not fit is left to the
-decoder.  If a thread fails, the decoder reads the file itself, and raises the error.
+All datasets of a process share the threads.  The bytes that these have read and the decoder has not taken are bounded.
+A file that does not fit is left to the decoder, and so is one that changes while it is read.  If a thread fails, the
+decoder reads the file itself, and raises the error.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -33,6 +34,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from shmloader.core.handlers import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
 
@@ -98,7 +100,7 @@ class EarlyFiles:
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
         ahead = self._ahead
-        reading = None if ahead is None else ahead.take(path)
+        reading = None if ahead is None or not _is_path(path) else ahead.take(path)
         return path if reading is None else reading.taken() or path
 
     def __reduce__(self) -> tuple[type[EarlyFiles], tuple[()]]:
@@ -110,8 +112,8 @@ class EarlyFiles:
         self.by_threads = False
         self._is_off = not hasattr(os, "posix_fadvise")
         self._ahead: ReadAhead | None = None
-        self._threads: Threads | None = None
-        self._room = _Room()
+        self._readers: _Readers | None = None
+        self._seen = _Seen()
 
     def _needs_nothing(self, samples: Any, indices: Iterable[Any], is_kept: Callable[[str], bool] | None) -> bool:
         """Whether the last files came from memory, and the first one of these opens quickly."""
@@ -130,30 +132,38 @@ class EarlyFiles:
                 return
 
     def _read(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
-        room = self._room
-        if len(room.took) >= _FEW:
-            self.by_threads = median(room.took) >= SLOW
-            room.took.clear()
-        if self._ahead is None or self._threads is None:
-            self._ahead, self._threads = ReadAhead(MOST), Threads(THREADS)
-        guess, threads = room.guess(), self._threads
-        self._ahead.announce((path, guess, partial(_Reading, path, room, threads, is_kept)) for path in paths)
+        seen = self._seen
+        if len(seen.took) >= _FEW:
+            self.by_threads = median(seen.took) >= SLOW
+            seen.took.clear()
+        if self._ahead is None or self._readers is None:
+            self._ahead, self._readers = ReadAhead(MOST), _readers_of_process()
+        guess, readers = seen.guess(), self._readers
+        self._ahead.announce((path, guess, partial(_Reading, path, readers, seen, is_kept)) for path in paths)
+
+
+def _is_path(value: Any) -> bool:
+    """Whether it names a file, as in decode(): bytes are a picture."""
+    return isinstance(value, (str, os.PathLike))
 
 
 def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[Any]:
     for index in indices:
         try:
             path = samples[index][0]
-        except Exception:  # __getitem__ raises it
+        except Exception as error:  # __getitem__ raises it
+            if is_handlers(error):
+                raise
             continue
-        yield path
+        if _is_path(path):
+            yield path
 
 
 def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> list[float]:
     """Ask the kernel to read files; returns how many seconds it took to open each of them."""
     took, now = [], time.perf_counter
     for path in paths:
-        with contextlib.suppress(OSError, TypeError, ValueError):  # whoever reads the file later raises them
+        try:
             if is_kept is not None and is_kept(os.fsdecode(path)):
                 continue
             begin = now()
@@ -163,21 +173,22 @@ def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> lis
                 os.posix_fadvise(file, 0, _ADVISED, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(file)
+        except (OSError, TypeError, ValueError) as error:  # whoever reads the file later raises them
+            if is_handlers(error):
+                raise
     return took
 
 
 class _Room:
-    """Bounds the bytes that threads have read, and notes how long they took."""
+    """Bounds the bytes that the threads of a process have read."""
 
     def __init__(self) -> None:
-        self.took: list[float] = []  # seconds that each of the last reads took
         self._lock = threading.Lock()
-        self._held = self._files = self._bytes = 0
+        self._held = 0
 
     def take(self, size: int) -> bool:
         """Reserve room for a file; whether there is room."""
         with self._lock:
-            self._files, self._bytes = self._files + 1, self._bytes + size
             fits = self._held + size <= MOST
             self._held += size if fits else 0
             return fits
@@ -187,34 +198,69 @@ class _Room:
         with self._lock:
             self._held -= size
 
+
+class _Readers:
+    """The threads of a process that read files, and the room for these."""
+
+    def __init__(self) -> None:
+        self.threads, self.room = Threads(THREADS), _Room()
+
+
+_readers: weakref.WeakValueDictionary[int, _Readers] = weakref.WeakValueDictionary()  # by process, because it may fork
+
+
+def _readers_of_process() -> _Readers:
+    return _readers.setdefault(os.getpid(), _Readers())
+
+
+class _Seen:
+    """What the threads have seen of a dataset's files."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []  # seconds that each of the last reads took
+        self._files = self._bytes = 0
+
+    def note(self, size: int) -> None:
+        """Note the size of a file.  Two threads may lose one of theirs."""
+        self._files, self._bytes = self._files + 1, self._bytes + size
+
     def guess(self) -> int:
         """The bytes of a file that nobody has opened yet."""
         return self._bytes // self._files if self._files else _GUESS
 
 
 class _Reading:
-    """A file that a thread reads, or will read, or has read."""
+    """A file that a thread reads, or will read, or has read.  It has its room until it is taken, or nobody has it."""
 
-    def __init__(self, path: Any, room: _Room, threads: Threads, is_kept: Callable[[str], bool] | None) -> None:
-        self._path, self._room, self._is_kept = path, room, is_kept
+    def __init__(self, path: Any, readers: _Readers, seen: _Seen, is_kept: Callable[[str], bool] | None) -> None:
+        self._path, self._room, self._seen, self._is_kept = path, readers.room, seen, is_kept
         self._size = 0
-        self._future = threads.submit(self._read)
+        self._future = readers.threads.submit(self._read_or_not)
 
     def taken(self) -> EarlyFile | None:
         """The file, once it is read; None if no thread has begun to read it, or cannot."""
         if self._future.cancel():
             return None
-        try:
-            found: EarlyFile | None = self._future.result()
-        except Exception:
-            found = None
-        self._room.give(self._size)
+        found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
+        self._give_back()
         return found
 
     def cancel(self) -> None:
         """Drop it."""
-        if not self._future.cancel():
-            self._future.add_done_callback(lambda _: self._room.give(self._size))
+        self._future.cancel()
+
+    def __del__(self) -> None:
+        self._give_back()  # of no cycle, so never while the room is locked
+
+    def _give_back(self) -> None:
+        size, self._size = self._size, 0
+        self._room.give(size)
+
+    def _read_or_not(self) -> EarlyFile | None:
+        try:
+            return self._read()
+        except Exception:  # not kept in the future, because its traceback would make a cycle
+            return None
 
     def _read(self) -> EarlyFile | None:
         path, begin = os.fsdecode(self._path), time.perf_counter()
@@ -222,11 +268,16 @@ class _Reading:
             return None
         with open(path, "rb", buffering=0, opener=_opener) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or not self._room.take(status.st_size):
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            self._seen.note(status.st_size)
+            if not self._room.take(status.st_size):
                 return None
             self._size = status.st_size
             data = file.readall()
-        self._room.took.append(time.perf_counter() - begin)
+        if data is None or len(data) != status.st_size:
+            return None
+        self._seen.took.append(time.perf_counter() - begin)
         return EarlyFile(path, data, (status.st_size, status.st_mtime_ns))
 
 

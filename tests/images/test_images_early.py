@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -210,9 +211,19 @@ def test_a_fused_dataset_that_reads_early_itself_is_asked(root: Path, advised: l
 # ------------------------------------------------------------------------------------------------------- a slow mount
 
 
+def held(folder: Any) -> int:
+    """How many bytes are kept."""
+    return int(folder._early._readers.room._held)
+
+
+def all_begun(folder: Any) -> bool:
+    """Whether threads have begun to read all files that wait."""
+    return bool(folder._early._readers.threads._waiting.qsize() == 0)
+
+
 def settled(folder: Any) -> bool:
     """Whether no bytes are kept."""
-    return bool(folder._early._room._held == 0)
+    return held(folder) == 0
 
 
 def test_threads_read_them(root: Path, tmp_path: Path, on_a_slow_mount: None) -> None:
@@ -224,7 +235,7 @@ def test_threads_read_them(root: Path, tmp_path: Path, on_a_slow_mount: None) ->
         assert folder._early.by_threads
         assert all(torch.equal(folder[at][0], plain[at][0]) for at in order)
         wait_for(lambda: settled(folder))
-    ends = folder._early._threads._threads
+    ends = folder._early._readers.threads._threads
     assert 0 < len(ends) <= early_files.THREADS
     folder._early._forget()
     for thread in ends:
@@ -236,7 +247,7 @@ def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> N
     folder = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(COUNT)]
     folder.__prefetch__(range(COUNT))
-    wait_for(lambda: not folder._early._threads._waiting.qsize() and len(folder._early._room.took) == COUNT)
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == COUNT)
     for path, _ in folder.samples:
         os.unlink(path)
     assert all(torch.equal(folder[at][0], expected[at]) for at in range(COUNT))
@@ -270,21 +281,21 @@ def test_bytes_are_bounded(root: Path, on_a_slow_mount: None, monkeypatch: pytes
     for _ in range(3):
         folder.__prefetch__(range(COUNT))
         for at in range(COUNT):
-            most = max(most, folder._early._room._held)
+            most = max(most, held(folder))
             assert torch.equal(folder[at][0], expected[at])
     assert 0 < most <= 3 * size
     folder.__prefetch__(range(COUNT))  # these are never asked for
     for _ in range(3):
         folder.__prefetch__([0])
         folder[0]
-    wait_for(lambda: folder._early._room._held <= 3 * size)
+    wait_for(lambda: held(folder) <= 3 * size)
 
 
 def test_the_threads_stop_once_files_are_quick(root: Path, on_a_slow_mount: None, advised: list[str]) -> None:
     folder = images.ImageFolder(root, images.evaluation(16))
     folder.__prefetch__(range(COUNT))
     [folder[at] for at in range(COUNT)]
-    wait_for(lambda: len(folder._early._room.took) >= 8)
+    wait_for(lambda: len(folder._early._seen.took) >= 8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(early_files, "SLOW", 100.0)
         folder.__prefetch__([0])
@@ -332,3 +343,87 @@ def test_loaders_give_the_same_from_a_slow_mount(root: Path, monkeypatch: pytest
 
     for more in ({}, {"persistent_workers": True}, {"schedule": "steal"}, {"chunk_size": 2}, {"prefetch_factor": 1}):
         assert all(map(torch.equal, batches(**more), batches(**more, look_ahead=0)))
+
+
+def test_all_datasets_of_a_process_share_threads_and_room(
+    root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = max(path.stat().st_size for path in root.glob("*/*"))
+    monkeypatch.setattr(early_files, "MOST", 6 * size)
+    whole: Any = images.fuse(
+        torch.utils.data.ConcatDataset([images.ImageFolder(root, images.evaluation(16)) for _ in "abc"])
+    )
+    prefetch = prefetch_of(whole)
+    assert prefetch is not None
+    expected = [images.ImageFolder(root, images.evaluation(16))[at][0] for at in range(COUNT)] * 3
+    prefetch(list(range(len(whole))))
+    first, *others = whole.datasets
+    readers: Any = first._early._readers
+    assert all(folder._early._readers is readers for folder in others)
+    assert (
+        len([thread for thread in threading.enumerate() if thread.name == "shmloader storage"]) <= early_files.THREADS
+    )
+    for at in range(len(whole)):
+        assert readers.room._held <= 6 * size
+        assert torch.equal(whole[at][0], expected[at])
+    wait_for(lambda: bool(readers.room._held == 0))
+    prefetch(list(range(len(whole))))
+    wait_for(lambda: bool(readers.room._held > 0 and not readers.threads._waiting.qsize()))
+    del whole, prefetch, first, others  # without taking them
+    wait_for(lambda: bool(readers.room._held == 0))
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, on_a_slow_mount: None) -> None:
+    """Its size would not be that of its bytes, as for a file of /proc.  And bytes are a picture, and no path."""
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    path, target = folder.samples[0]
+    folder.samples = [("/proc/self/status", 0), (path, target), (bytearray(Path(path).read_bytes()), target)]
+    expected = folder[1][0]
+    folder.__prefetch__([0, 1, 2])
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
+    assert folder._early.source("/proc/self/status") == "/proc/self/status"
+    assert torch.equal(folder[1][0], expected) and torch.equal(folder[2][0], expected)
+    wait_for(lambda: settled(folder))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Files whose open() waits until a signal, if it is the main thread's, or until the end."""
+    paths: list[str] = []
+    opens, may_go_on = os.open, threading.Event()
+
+    def wait_and_open(path: Any, *more: Any, **options: Any) -> int:
+        if str(path) in paths:
+            may_go_on.wait(20)
+        return opens(path, *more, **options)
+
+    def handle(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, handle)
+    monkeypatch.setattr(os, "open", wait_and_open)
+    yield paths
+    may_go_on.set()
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_handler_may_limit_how_long_a_sample_waits_for_its_file(
+    root: Path, on_a_slow_mount: None, slow: list[str]
+) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    folder._early.by_threads = True
+    slow.append(folder.samples[0][0])
+    folder.__prefetch__([0])
+    wait_for(lambda: all_begun(folder))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(TimeoutError):
+        folder[0]
+
+
+def test_a_handler_may_limit_how_long_a_batch_waits_for_its_files(root: Path, slow: list[str]) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    slow.append(folder.samples[0][0])
+    asked = folder.__prefetch__
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(TimeoutError):
+        asked([0])

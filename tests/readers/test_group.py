@@ -139,6 +139,57 @@ def main(rank):
     assert in_ranks(text) == [(True, 16)] * 2
 
 
+SAMPLERS = """
+class Raises:  # not a generator, which would end
+    def __iter__(self):
+        self.given = 0
+        return self
+
+    def __next__(self):
+        if self.given == 6:
+            raise ValueError
+        self.given += 1
+        return list(range(4 * self.given - 4, 4 * self.given))
+
+class OneList:
+    def __iter__(self):
+        batch = [0]
+        for k in range(16):
+            batch[:] = range(4 * k, 4 * k + 4)
+            yield batch
+
+def all_of(loader, others_read_from):
+    batches, got = iter(loader), []
+    for k in range(30):
+        if k == others_read_from:
+            torch.distributed.barrier()
+        try:
+            got.append(next(batches)[1].tolist())
+        except ValueError:
+            got.append("raised")
+        except StopIteration:
+            return got
+    return "no end"
+
+def loader_by(sampler, **options):
+    return shmloader.DataLoader(Tens(), batch_sampler=sampler, num_workers=2, multiprocessing_context="fork", **options)
+"""
+
+
+@pytest.mark.parametrize("sampler", ["Raises", "OneList"])
+def test_indices_that_were_drawn_for_slow_readers_are_kept(sampler: str) -> None:
+    """The first of two ranks has taken three batches before the other one takes any."""
+    text = f"""{SAMPLERS}
+def main(rank):
+    shared = loader_by({sampler}(), readers=torch.distributed.group.WORLD)
+    got = all_of(shared, 0 if rank else 3)
+    shared.close()
+    return got if rank else (got, all_of(loader_by({sampler}()), -1))
+"""
+    (got, alone), others = in_ranks(text)
+    assert got == alone and (others == alone or "raised" in alone)
+
+
 def test_a_loader_that_is_dropped_ends_its_workers_without_the_collector() -> None:
     text = """
 def main(rank):

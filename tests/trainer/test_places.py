@@ -540,3 +540,35 @@ def test_samples_side_by_side_are_refused() -> None:
     safe.thread_safe = True
     with pytest.raises(ValueError, match=r"worker_threads=2 samples are made side by side.* Leave one of the two out"):
         shmloader.DataLoader(safe, batch_size=4, num_workers=2, group_by="place", worker_threads=2)
+
+
+class RaisesForEver:
+    """A sampler of 9 batches, and then of errors.  It is no generator, which would end."""
+
+    given = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self.given == 9:
+            raise ValueError
+        self.given += 1
+        return [self.given]
+
+
+def test_a_sampler_that_raises_for_ever_ends_the_epoch_as_without_windows() -> None:
+    """An error comes in place of each batch that is left, also of those that were drawn for a window and not opened."""
+    loader = shmloader.DataLoader(
+        Placed([item(k) for k in range(64)]), batch_sampler=RaisesForEver(), num_workers=2, group_by="place"
+    )
+    batches, came = iter(loader), []
+    while len(came) < 20:
+        try:
+            next(batches)
+            came.append("batch")
+        except ValueError:
+            came.append("error")
+        except StopIteration:
+            break
+    assert len(came) == 9 and came[-1] == "error"

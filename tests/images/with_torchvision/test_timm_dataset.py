@@ -84,7 +84,7 @@ def test_files_are_read_early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     fused.__prefetch__(list(range(len(fused))))
     assert fused._early.by_threads
     assert_same(expected, outcome(fused))
-    threads = fused._early._threads._threads
+    threads = fused._early._readers.threads._threads
     fused._early._forget()
     for thread in threads:
         thread.join(20)
