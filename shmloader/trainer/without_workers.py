@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,6 +83,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fetcher = _Seeding(loader, fetcher, epoch)
     if fetcher is not iterator._dataset_fetcher:
         fetcher = _OneByOne(fetcher)
+    if options.seeds_samples:
+        fetcher = _OneInProcess(fetcher)
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
@@ -204,6 +208,68 @@ class _OneByOne(_InPlace):
         """The batch of what the sampler gave."""
         with self._making:
             return self._fetcher.fetch(index)
+
+
+PATIENCE = 30.0  # seconds
+
+_seeding = threading.Lock()  # taken by the thread that makes a batch whose samples it seeds
+_seeder = 0  # that thread
+
+
+class _OneInProcess(_InPlace):
+    """Makes batches as the fetcher does, but one at a time of all loaders of this process that seed their samples.
+
+    The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of
+    the other one's seeds, and would later restore a state that the other one had set.
+
+    The thread that makes a batch may wait for this one, because its dataset gets its samples from a loader that is
+    iterated over here.  So nobody waits for longer than PATIENCE.
+    """
+
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher = fetcher
+        self._waits = True
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        global _seeder
+        seeding, me = _seeding, threading.get_ident()  # read once, because a process that is forked here has another
+        if not self._waits or _seeder == me:  # the dataset of the loader that is making a batch iterates over this one
+            return self._fetcher.fetch(index)
+        took: list[bool] = []
+        try:
+            took.extend(map(seeding.acquire, (True,), (PATIENCE,)))  # one call of C, in which no handler can raise
+            if took[0]:
+                _seeder = me
+            else:
+                self._waits = False
+                _warn_of_shared_generators()
+            return self._fetcher.fetch(index)
+        finally:
+            if took and took[0]:
+                _seeder = 0
+                seeding.release()
+
+
+def _warn_of_shared_generators() -> None:
+    warnings.warn(
+        f"a loader with num_workers=0 that seeds its samples has waited for {PATIENCE:.0f} seconds while another "
+        "thread made a batch of such a loader, and now no longer waits. Samples of both may draw each other's numbers, "
+        "because the generators belong to the process. Give one of the loaders workers, or draw from "
+        "shmloader.sample_generator().",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _in_child() -> None:
+    """In a forked process: the thread that was making a batch is not there, unless it has forked."""
+    global _seeding, _seeder
+    if _seeder != threading.get_ident():
+        _seeding, _seeder = threading.Lock(), 0
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class _Prefetching(_InPlace):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
+import pytest
 import torch
 from torch.utils.data import Dataset, Sampler
 
 import shmloader
+from shmloader.trainer import without_workers
 
 
 class Slow(Sampler[int]):
@@ -127,3 +134,116 @@ def test_coroutines_of_several_threads_take_turns_on_the_loop() -> None:
         want = sorted(map(str, loader))
     with _seeded(dataset, look_ahead=2) as loader:
         assert _in_threads(loader) == want
+
+
+class FromAll(Dataset[Any]):
+    """Each sample draws from all three generators, and other threads run in between."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = [random.random()]
+        time.sleep(0.0005)
+        drawn += [numpy.random.rand(), torch.rand(()).item()]
+        return torch.tensor([index, *drawn], dtype=torch.float64)
+
+
+def _states() -> Any:
+    return random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+
+
+def _seeded_by(seed: int, dataset: Any = None) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return shmloader.DataLoader(
+        FromAll() if dataset is None else dataset, batch_size=2, shuffle=True, sample_seeds=True, generator=generator
+    )
+
+
+def _lists(loader: Any) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+def _at_once(*works: Callable[[], Any]) -> list[Any]:
+    """What each of these returns, in a thread of its own."""
+    got: list[Any] = [None] * len(works)
+
+    def run(k: int) -> None:
+        got[k] = works[k]()
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got
+
+
+def test_two_loaders_in_two_threads_draw_from_their_own_seeds() -> None:
+    want = [_lists(_seeded_by(seed)) for seed in (1, 2, 3)]
+    before = _states()
+    assert _at_once(*(lambda seed=seed: _lists(_seeded_by(seed)) for seed in (1, 2, 3))) == want  # type: ignore[misc]
+    assert _states() == before
+
+
+def test_a_dataset_may_iterate_over_a_loader_that_is_seeded_too() -> None:
+    class Nested(FromAll):
+        def __getitem__(self, index: int) -> Any:
+            before = super().__getitem__(index)
+            assert _lists(_seeded_by(5)) == inner
+            return before
+
+    inner = _lists(_seeded_by(5))
+    want = _lists(_seeded_by(1))
+    assert _lists(_seeded_by(1, Nested())) == want
+
+
+def test_a_dataset_that_waits_for_another_threads_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(without_workers, "PATIENCE", 0.2)
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    class Passes(FromAll):
+        def __getitem__(self, index: int) -> Any:
+            return made.get(timeout=30)
+
+    def passes_on() -> None:
+        for batch in _seeded_by(2):
+            for row in batch:
+                made.put(row)
+
+    with pytest.warns(RuntimeWarning, match="no longer waits"):
+        passed, _ = _at_once(lambda: _lists(_seeded_by(1, Passes())), passes_on)
+    assert len(passed) == 12
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
+    want = _lists(_seeded_by(2))
+    inside, leave = threading.Event(), threading.Event()
+
+    class Waits(FromAll):
+        def __getitem__(self, index: int) -> Any:
+            inside.set()
+            leave.wait(30)
+            return index
+
+    thread = threading.Thread(target=lambda: [*_seeded_by(1, Waits())])
+    thread.start()
+    inside.wait(30)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        os._exit(0 if _lists(_seeded_by(2)) == want else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    leave.set()
+    thread.join()
+
+
+def test_an_exception_of_a_sample_lets_the_other_threads_go_on() -> None:
+    class Fails(FromAll):
+        def __getitem__(self, index: int) -> Any:
+            raise KeyError(index)
+
+    with pytest.raises(KeyError):
+        _lists(_seeded_by(1, Fails()))
+    want = _lists(_seeded_by(2))
+    assert _at_once(lambda: _lists(_seeded_by(2))) == [want]
