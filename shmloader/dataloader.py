@@ -23,7 +23,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
-    from shmloader.readers.group import leave
+    from shmloader.readers.group import leave, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.sample_pool import pool_of
     from shmloader.trainer.templates import end_template
@@ -340,8 +340,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return self._begin(rides)
         if self._comes_back():
             iterators.end_workers_that_cannot_go_on(self)
-            return super().__iter__()
-        return self._begun(functools.partial(self._begin, rides))
+            iterator = super().__iter__()
+        else:
+            iterator = self._begun(functools.partial(self._begin, rides))
+        if self.readers is not None and (seat := seat_with_iterator(self)) is not None:
+            seat.begun.unreturned, seat.begun = 0, None  # no call follows, so no signal's handler can raise
+        return iterator
 
     def _get_iterator(self) -> Any:
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
@@ -350,7 +354,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
-        return self._begun(functools.partial(iterators.another, self, rides, self._torchs))
+        iterator = self._begun(functools.partial(iterators.another, self, rides, self._torchs))
+        if self.readers is not None and (seat := seat_with_iterator(self)) is not None:
+            seat.begun.unreturned, seat.begun = 0, None  # as above
+        return iterator
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
         def whole() -> Any:

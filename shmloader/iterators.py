@@ -16,7 +16,7 @@ from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
     from shmloader.readers.conducting import ConductingIterator
-    from shmloader.readers.group import seat_of
+    from shmloader.readers.group import is_unreturned, seat_of
     from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.sample_pool import end_workers_of_another_pool
@@ -144,7 +144,7 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
     """End persistent workers if the epoch that begins needs other ones."""
-    if loader.persistent_workers:
+    if loader.persistent_workers and (loader.readers is None or not is_unreturned(loader)):
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
 

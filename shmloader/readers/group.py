@@ -10,6 +10,8 @@ from __future__ import annotations
 import collections
 import json
 import os
+import socket
+import threading
 import uuid
 import weakref
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import torch.distributed
 
 from shmloader import _torch
+from shmloader.core.handlers import is_handlers
 from shmloader.core.readers import MOST_READERS
 from shmloader.options import Options
 from shmloader.readers.attachment import Attachment
@@ -25,8 +28,10 @@ from shmloader.readers.iterator import ReaderIterator
 from shmloader.readers.wire import connect_to, listen_at
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import draw_as_if, sampler_of
+from shmloader.resume.state import State
 from shmloader.statistics.account import account_of
 from shmloader.system.cores import may_spin
+from shmloader.system.signals import held
 from shmloader.trainer.seeds import draw_base_seed
 
 ONE_NODE = "the boot id, the pid namespace, the network namespace and the user"
@@ -39,57 +44,71 @@ class Seat:
 
     It may be freed with its loader while its iterators continue, because they keep what they need of it.
 
-    Args:
-        loader: The loader of this rank.
-        options: Its options.
-
     Attributes:
         host: Of the first rank; None: this rank is another one, or nobody else is in the group.
+        begun: An iterator whose iter() has not returned.  If a signal's handler has broken that off, nobody else has
+            the iterator, and the next iter() gives it.  Otherwise this rank would lose the epoch that it has begun, and
+            the others would not.
     """
 
-    def __init__(self, loader: Any, options: Options) -> None:
+    def __init__(self) -> None:
         self.host: Host | None = None
+        self.begun: _GroupIterator | None = None
         self._attachment: Attachment | None = None
+        self._listener: socket.socket | None = None
+        self._key = ""  # of this loader in the store
+        self._name = f"shmloader/{uuid.uuid4().hex}"
+        self._is_taken = False
+
+    def take(self, loader: Any, options: Options) -> None:
+        """Wait for the other ranks, once.
+
+        If a signal's handler breaks that off, the next call continues: the others know this rank by its key.
+
+        Args:
+            loader: The loader of this rank.
+            options: Its options.
+        """
+        if self._is_taken:
+            return
+        try:
+            self._take(loader, options)
+        except BaseException as error:
+            if isinstance(error, Exception) and not is_handlers(error):
+                _seats.pop(loader, None)
+                self.close()
+            raise
+
+    def _take(self, loader: Any, options: Options) -> None:
         group = options.readers
         ranks = torch.distributed.get_process_group_ranks(group)
         check_size(len(ranks))
         if len(ranks) == 1:
+            self._is_taken = True
             return
-        key = f"shmloader/readers/{'-'.join(map(str, ranks))}"
-        _counts[key] += 1
-        key = f"{key}/{_counts[key]}"
         me = torch.distributed.get_rank()
-        name = f"shmloader/{uuid.uuid4().hex}"
-        mine = about_this_process() | {"spare": options.spare_slots}
         first = me == ranks[0]
-        listener = listen_at(name) if first else None
-        try:
-            store = _torch.default_store()
-            store.set(f"{key}/{me}", json.dumps(mine | {"name": name if first else ""}))
-            found = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in ranks}
-            check_one_node(found)
-            others = [rank for rank in ranks if rank != ranks[0]]
-            if listener is not None:
+        with held():  # otherwise a signal's handler could raise when this rank has counted, and has no key yet
+            if not self._key:
+                key = f"shmloader/readers/{'-'.join(map(str, ranks))}"
+                _counts[key] += 1
+                self._key = f"{key}/{_counts[key]}"
+            if first and self._listener is None:
+                self._listener = listen_at(self._name)
+        mine = about_this_process() | {"spare": options.spare_slots, "name": self._name if first else ""}
+        store = _torch.default_store()
+        store.set(f"{self._key}/{me}", json.dumps(mine))
+        found = {rank: json.loads(store.get(f"{self._key}/{rank}")) for rank in ranks}
+        check_one_node(found)
+        others = [rank for rank in ranks if rank != ranks[0]]
+        with held():  # the first rank takes a reader that has closed its connection for one that has left
+            if self._listener is not None:
                 pids = [found[rank]["pid"] for rank in others]
-                self.host = Host(listener, sum(found[rank]["spare"] for rank in others), pids)
-                return
-        except BaseException:
-            if listener is not None:
-                listener.close()
-            raise
-        try:
-            self._attachment = Attachment(
-                connect_to(found[ranks[0]]["name"]),
-                {"rank": me},
-                options.spare_slots,
-                may_spin(loader.num_workers + 1),
-                account_of(loader).meter,
-            )
-        except ConnectionError:
-            raise RuntimeError(
-                f"rank {ranks[0]}, which conducts, has closed its loader or ended before rank {me} could read from it. "
-                "Its own error is there."
-            ) from None
+                self.host = Host(self._listener, sum(found[rank]["spare"] for rank in others), pids)
+                self._listener = None
+            else:
+                self._attachment = _attachment_to(ranks[0], found[ranks[0]]["name"], me, loader, options)
+            self._is_taken = True
 
     @property
     def reads_only(self) -> bool:
@@ -99,34 +118,72 @@ class Seat:
     def iterator(self, loader: Any) -> ReaderIterator:
         """An iterator over the batches that the first rank conducts."""
         assert self._attachment is not None
-        return _GroupIterator(loader, self._attachment, account_of(loader))
+        if self.begun is None or not self.begun.is_unreturned(loader):
+            self.begun = _GroupIterator(self, loader, self._attachment, account_of(loader))
+        self.begun._reset(loader)
+        return self.begun
 
     def close(self) -> None:
         """Leave the group's loader.  Twice does no harm."""
-        for end in (self.host, self._attachment):
+        for end in (self.host, self._attachment, self._listener):
             if end is not None:
                 end.close()
+
+
+def _attachment_to(first: int, name: str, me: int, loader: Any, options: Options) -> Attachment:
+    """Connect to the first rank of the group."""
+    try:
+        spin, meter = may_spin(loader.num_workers + 1), account_of(loader).meter
+        return Attachment(connect_to(name), {"rank": me}, options.spare_slots, spin, meter)
+    except ConnectionError:
+        raise RuntimeError(
+            f"rank {first}, which conducts, has closed its loader or ended before rank {me} could read from it. "
+            "Its own error is there."
+        ) from None
 
 
 class _GroupIterator(ReaderIterator):
     """A rank's.  It leaves the generators where they would be if it had conducted."""
 
-    def __init__(self, loader: Any, attachment: Attachment, account: Any) -> None:
+    def __init__(self, seat: Seat, loader: Any, attachment: Attachment, account: Any) -> None:
         from shmloader.core.turns import Turns
 
+        self._seat = weakref.ref(seat)  # weakly, because a seat may keep its iterator
         self._drew = False
-        super().__init__(loader, attachment, Turns(account.meter))
+        self._loads = -1  # how often a state had been loaded when the epoch began
+        super().__init__(loader, attachment, Turns(account.meter), begins=False)
+
+    def is_unreturned(self, loader: Any) -> bool:
+        """Whether this thread's iter() has begun the epoch, and was broken off, so that the next one gives it."""
+        is_mine = self.unreturned == threading.get_ident() and not self._shutdown
+        return is_mine and self._loads == place_of(loader).loads
 
     def _reset(self, loader: Any) -> None:
-        place = place_of(loader)
-        start = place.starting()
+        place, seat = place_of(loader), self._seat()
+        if seat is not None:
+            seat.begun = self
+        if not self.is_unreturned(loader):
+            self.unreturned = 0
+            start = place.starting()
+            try:
+                self._await_next()
+            except RuntimeError as error:
+                if not is_handlers(error):  # the first rank has drawn
+                    self._draw(loader, start)
+                raise
+            with held():  # otherwise a signal's handler could raise between the draws and the beginning
+                self._draw(loader, start)
+                self._loads = place.loads
+                super()._reset(loader)
+        if place.current is not self.epoch:
+            place.begin(self.epoch)
+
+    def _draw(self, loader: Any, start: State | None) -> None:
         if not self._drew and (start is None or start.base_seed is None):
             draw_base_seed(loader.generator)
         self._drew = True
         if start is None or not start.begun:
             draw_as_if(sampler_of(loader))
-        super()._reset(loader)
-        place.begin(self.epoch)
 
 
 _seats: weakref.WeakKeyDictionary[Any, Seat] = weakref.WeakKeyDictionary()
@@ -136,8 +193,21 @@ def seat_of(loader: Any, options: Options) -> Seat:
     """What this rank is to its loader; asked for the first time, it waits for the other ranks of the group."""
     seat = _seats.get(loader)
     if seat is None:
-        seat = _seats[loader] = Seat(loader, options)
+        seat = _seats[loader] = Seat()
+    seat.take(loader, options)
     return seat
+
+
+def seat_with_iterator(loader: Any) -> Any:
+    """This rank's seat, if it has an iterator whose iter() has not returned; otherwise None."""
+    seat = _seats.get(loader)
+    return None if seat is None or seat.begun is None else seat
+
+
+def is_unreturned(loader: Any) -> bool:
+    """Whether this thread's last iter() was broken off when it had begun an epoch."""
+    seat = seat_with_iterator(loader)
+    return seat is not None and seat.begun.is_unreturned(loader)
 
 
 def leave(loader: Any) -> None:

@@ -270,6 +270,11 @@ class Host:
                     "readers= names can read it."
                 )
             (reader,) = known
+            if reader.left:  # what came since is lost to it, so it would wait for ever
+                raise RuntimeError(
+                    f"Process {wire.pid} has closed its connection to the first rank of its group. Close the loader in "
+                    "all ranks, and iterate again."
+                )
             if reader.wire is not None:
                 reader.wire.close()
             reader.wire, unsent, reader.unsent = wire, reader.unsent, []

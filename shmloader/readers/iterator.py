@@ -41,6 +41,7 @@ class ReaderIterator:
         turns: What the user's turns are measured by.
         waits_for_next: Whether what is left of an epoch that has begun before this iterator is passed over.
         named: The number of the batch that it asked the conductor for; None: it takes what comes.
+        begins: Whether it begins an epoch now.  Otherwise the caller calls _reset().
 
     Attributes:
         unreturned: The thread whose iter() has begun this epoch, and has not returned; 0: it has.  If a signal's
@@ -54,6 +55,7 @@ class ReaderIterator:
         turns: Turns,
         waits_for_next: bool = False,
         named: int | None = None,
+        begins: bool = True,
     ) -> None:
         self.loader = weakref.ref(loader)
         self._attachment = attachment
@@ -73,7 +75,8 @@ class ReaderIterator:
         self._joins: bool  # it joined this epoch after its first batch, and has had none of it yet
         self.ended = False
         self.unreturned = 0
-        self._reset(loader)
+        if begins:
+            self._reset(loader)
         if waits_for_next:
             self._pass_over()
 
@@ -83,6 +86,18 @@ class ReaderIterator:
         self._check_occupant("iter()")
         with self._taking:
             self._begin_next()
+
+    def _await_next(self) -> None:
+        """Wait until the conductor begins another epoch, as _reset() does, and do not begin it.
+
+        Raises:
+            RuntimeError: The conductor has raised where it should begin one, or is gone.
+        """
+        self._check_owner()
+        self._check_occupant("iter()")
+        with self._taking:
+            self._leave_epoch()
+            self._attachment.next_epoch()
 
     def _begin_next(self) -> None:
         self._leave_epoch()

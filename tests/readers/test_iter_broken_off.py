@@ -1,0 +1,134 @@
+"""A signal's handler raises in iter() of a rank that reads: neither this rank nor another loses or repeats a batch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from ranks import in_ranks
+
+LINES = """
+import random
+from at_line import AtLine
+
+def press():
+    signal.raise_signal(signal.SIGINT)
+
+def whole(loader):
+    return [k.tolist() for _, k in loader]
+
+def broken_off(loader, line):
+    # Begin an epoch, and have a handler raise at this line of iter(); how many lines there are.
+    while True:
+        with AtLine(line, press) as reached:
+            try:
+                batches = iter(loader)
+            except KeyboardInterrupt:
+                batches = None
+        if batches is not None:
+            return reached.lines, [k.tolist() for _, k in batches]
+        line = 0
+
+def lines_of(count):
+    # The last line is AtLine's, and no signal's handler runs before the `return` before it, which calls nothing.
+    return sorted(random.Random(3).sample(range(1, count - 1), min(count - 2, MOST)))
+"""
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("most", [25, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_at_any_line_of_a_later_epoch(persistent: bool, most: int) -> None:
+    text = f"""
+MOST, PERSISTENT = {most}, {persistent}
+{LINES}
+def main(rank):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    generator = torch.Generator().manual_seed(3)
+    loader = loader_of(Few(), persistent_workers=PERSISTENT, generator=generator, num_workers=1)
+    got = [whole(loader)]
+    counts = [None]
+    lines, batches = broken_off(loader, 0)
+    counts[0] = lines if rank else None
+    dist.broadcast_object_list(counts, 1)
+    got.append(batches)
+    for line in lines_of(counts[0]):
+        got.append(broken_off(loader, line if rank else 0)[1])
+    got.append(whole(loader))
+    epoch = loader.state_dict()["epoch"]
+    loader.close()
+    return got, epoch, torch.get_rng_state().tolist()
+
+class Few(Tens):
+    def __len__(self):
+        return 8
+"""
+    first, second = in_ranks(text)
+    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    assert first[1] == len(first[0]) and all(sorted(itertools.chain(*epoch)) == list(range(8)) for epoch in first[0])
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("most", [10, pytest.param(200, marks=pytest.mark.long)])
+def test_at_any_line_of_the_first_epoch(most: int) -> None:
+    text = f"""
+MOST = {most}
+{LINES}
+def main(rank):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    got = []
+    counts = [0]
+    lines = [0]
+    for number in range(MOST + 1):
+        loader = loader_of(Few(), num_workers=1)
+        count, batches = broken_off(loader, lines[number] if rank else 0)
+        got += [batches, whole(loader)]
+        loader.close()
+        if not number:
+            counts = [count]
+            dist.broadcast_object_list(counts, 1)
+            lines += lines_of(counts[0])
+        if number + 1 == len(lines):
+            break
+    return got, torch.get_rng_state().tolist()
+
+class Few(Tens):
+    def __len__(self):
+        return 8
+"""
+    first, second = in_ranks(text)
+    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    assert all(sorted(itertools.chain(*epoch)) == list(range(8)) for epoch in first[0])
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("most", [10, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_at_any_line_of_an_epoch_that_resumes(persistent: bool, most: int) -> None:
+    text = f"""
+MOST, PERSISTENT = {most}, {persistent}
+{LINES}
+def main(rank):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = lambda lost: None  # iter() may drop the iterator before, and what is raised there is lost
+    loader = loader_of(Few(), persistent_workers=PERSISTENT, num_workers=1)
+    batches = iter(loader)
+    got = [next(batches)[1].tolist()]
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    counts = [broken_off(loader, 0)[0]]
+    dist.broadcast_object_list(counts, 1)
+    for line in lines_of(counts[0]):
+        loader.load_state_dict(state)
+        got += broken_off(loader, line if rank else 0)[1]
+    got.append(whole(loader))
+    loader.close()
+    return got, torch.get_rng_state().tolist()
+
+class Few(Tens):
+    def __len__(self):
+        return 8
+"""
+    first, second = in_ranks(text)
+    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    assert all(batch == first[0][1] for batch in first[0][1:-1])
