@@ -62,6 +62,10 @@ cdef class Steps:
            (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
+           If other processes read, a slow one keeps batches of the current epoch from being opened.  Their indices are
+           drawn nevertheless, and so are those of the next epoch: as many as would be open without these processes.
+           Otherwise their speed would decide when the next epoch is drawn.  The user may draw from the same generator
+           between two batches, so the order of that epoch would depend on it.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if memory lacks
            (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once more.
@@ -188,6 +192,16 @@ cdef class Steps:
             return ready
         finally:
             self.ring.turns.leave()
+            self.leave()
+
+    def draw_first(self) -> None:
+        """If other processes read, draw the indices of the batches that begin() will open."""
+        self.enter()
+        try:
+            self.forget()
+            if self.ring.readers is not None and not self.takes_no_place(self.ring.current):
+                self.draw_all(self.ring.current)
+        finally:
             self.leave()
 
     def begin(self) -> None:
@@ -332,11 +346,38 @@ cdef class Steps:
         cdef TrainerSide ring = self.ring
         if epoch.reading.delivered.of_workers:      # streams have no indices
             return 0
-        while ring.under_way + len(epoch.window) + (epoch.drawn is not nothing) < ring.most and not epoch.refused:
+        while self.asked_for() < ring.most and not epoch.refused:
             index = self.draw(epoch)
             if index is nothing:
+                if epoch is ring.current and epoch.asks_next and ring.next is None:
+                    self.draw_next()
                 return 0
             epoch.window.append(index)
+            self.conductor.drew(epoch)
+        return 0
+
+    cdef int asked_for(self) except -1:
+        """How many batches are under way, or wait to be opened."""
+        cdef TrainerSide ring = self.ring
+        cdef EpochCounts later = ring.coming if ring.next is None else ring.next
+        cdef int count = ring.under_way + len(ring.current.window) + (ring.current.drawn is not nothing)
+        return count if later is None else count + len(later.window) + (later.drawn is not nothing)
+
+    cdef int draw_next(self) except -1:
+        """Draw indices of the next epoch, although batches of the current one may wait to be opened (rule 5)."""
+        cdef TrainerSide ring = self.ring
+        try:
+            if ring.coming is None:
+                self.conductor.draw_next()
+            if ring.coming is not None and not ring.coming.failed:
+                self.draw_all(ring.coming)
+        except Exception as error:
+            if is_handlers(error):
+                raise
+            if ring.coming is None:
+                ring.current.asks_next = False
+            else:
+                ring.coming.failed = True
         return 0
 
     cdef bint open_windows(self, EpochCounts epoch, bint draws) except -1:

@@ -21,6 +21,7 @@ cdef class OpeningSide(Ring):
     cdef readonly Readers readers       # the other processes that read; None: there are none
     cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
     cdef readonly EpochCounts next      # the prefetched epoch, whose batches follow the current one's; None: no such
+    cdef readonly EpochCounts coming    # drawn early, and begun here when all batches of the current one are open; or None
     cdef readonly int under_way         # batches opened and not taken, of both
     cdef public int most                # how many may be; never more than `batches`
     cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last

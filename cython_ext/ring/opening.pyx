@@ -66,7 +66,7 @@ cdef class OpeningSide(Ring):
         self.mapping.check_open()
         self.cell_owners.begin()
         self.batched = batched
-        self.current, self.next = EpochCounts() if epoch is None else epoch, None
+        self.current, self.next, self.coming = EpochCounts() if epoch is None else epoch, None, None
         self.enrol(self.current, dataset_epoch, seed, drops)
 
     def begin_next(self, EpochCounts epoch, dataset_epoch=None, uint64_t seed=0) -> None:
@@ -77,7 +77,14 @@ cdef class OpeningSide(Ring):
         """
         self.mapping.check_open()
         self.enrol(epoch, dataset_epoch, seed, False)
-        self.next = epoch
+        self.next, self.coming = epoch, None
+
+    def comes(self, EpochCounts epoch) -> None:
+        """This epoch follows the current one.  It is drawn already, but batches of the current one wait to be opened.
+
+        That can be only if other processes read: NOTE [ One step ], 5.  begin_next() follows.
+        """
+        self.coming = epoch
 
     def turn(self) -> None:
         """The next epoch is the current one from now on.  Nothing of the one before may be under way."""
@@ -86,7 +93,7 @@ cdef class OpeningSide(Ring):
 
     def drop_next(self) -> None:
         """The ring is about to be closed, so nobody will ask for the next epoch."""
-        self.next = None
+        self.next = self.coming = None
 
     cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1:
         if dataset_epoch is not None:
@@ -111,7 +118,7 @@ cdef class OpeningSide(Ring):
         """
         cdef EpochCounts last = self.current, numbers = EpochCounts()
         numbers.opened, numbers.samples, numbers.reading = last.opened, last.samples, last.reading
-        self.current, self.next = numbers, None
+        self.current, self.next, self.coming = numbers, None, None
         return 0
 
     # ---------------------------------------------------------------------------------------------- tasks

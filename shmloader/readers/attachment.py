@@ -47,6 +47,7 @@ class AttachedRing:
     Attributes:
         side: Takes its batches.
         ends: Where its epochs end: for each, by its serial, the sequence behind its last one.
+        overs: For each epoch that ends, by its serial, the message about that.
         errors: For each error the epoch's serial, the sequence in whose place it comes, and its text.
         closed: Whether the conductor has ended it.
     """
@@ -55,6 +56,7 @@ class AttachedRing:
         self.number = number
         self.side = side
         self.ends: dict[int, int] = {}
+        self.overs: dict[int, dict[str, Any]] = {}
         self.errors: deque[tuple[int, int, str]] = deque()
         self.closed = False
 
@@ -190,6 +192,7 @@ class Attachment:
         if ring is None:
             return
         if kind == "over":
+            ring.overs = {message["serial"]: message} | {serial: ring.overs[serial] for serial in list(ring.overs)[-1:]}
             ring.ends[message["serial"]] = message["at"]
         elif kind == "failed":
             ring.errors.append((message["serial"], message["at"], _failed(message)))

@@ -9,9 +9,12 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 from shmloader.core.handlers import is_handlers
 from shmloader.core.next_batch import Steps
 from shmloader.readers.host import Host
+from shmloader.resume.loader_generators import own_generators, states_of
 from shmloader.system.signals import held
 from shmloader.trainer.iterator import RingIterator
 
@@ -34,6 +37,7 @@ class ConductingIterator(RingIterator):
         self._over_sent = -1  # the serial of the latest epoch whose end was sent
         self._began_sent = False  # the beginning of the epoch was sent
         self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
+        self._generators: list[torch.Generator] = []  # whose states are sent
         try:
             super().__init__(loader, options)
         except Exception as error:  # such as no memory for the ring: the others wait for an epoch
@@ -48,6 +52,7 @@ class ConductingIterator(RingIterator):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._began_sent = self._failure_sent = False
         self._send_left()
+        self._generators = own_generators(loader) if self._audience.is_group else []
         try:
             self._length = None if self._streams else len(loader)
         except TypeError:
@@ -72,7 +77,7 @@ class ConductingIterator(RingIterator):
     def _send_began(self) -> None:
         with held():
             self._began_sent = True
-            self._audience.began(self._ring_number, self.epoch)
+            self._audience.began(self._ring_number, self.epoch, states_of(self._generators))
 
     def _send_left(self) -> None:
         """If the user leaves an epoch after as many batches as the loader has, send that the epoch ends there.
@@ -98,7 +103,8 @@ class ConductingIterator(RingIterator):
             with held():
                 self._over_sent = epoch.serial
                 at = ring.sequences.next_open if ring.next is None else ring.next.first
-                self._audience.over(self._ring_number, epoch, at)
+                drew_next = self._conductor.next is not None
+                self._audience.over(self._ring_number, epoch, at, states_of(self._generators), drew_next)
 
     def _send_failed_here(self, error: BaseException) -> None:
         """Send that an error comes in place of a batch of this epoch."""
@@ -131,6 +137,8 @@ class _AnnouncedSteps:
         self.drain = steps.drain
 
     def begin(self) -> None:
+        if self._iterator._generators:  # their states are sent, in which they are when iter() returns
+            self._steps.draw_first()
         self._iterator._send_began()  # before its first batch is opened
         self._steps.begin()
         self._iterator._send_over()

@@ -26,6 +26,7 @@ from shmloader.readers.attachment import Attachment
 from shmloader.readers.host import Host
 from shmloader.readers.iterator import ReaderIterator
 from shmloader.readers.wire import connect_to, listen_at
+from shmloader.resume.loader_generators import own_generators, set_states
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import draw_as_if, sampler_of
 from shmloader.resume.state import State
@@ -151,6 +152,9 @@ class _GroupIterator(ReaderIterator):
         self._seat = weakref.ref(seat)  # weakly, because a seat may keep its iterator
         self._drew = False
         self._loads = -1  # how often a state had been loaded when the epoch began
+        self._sampler = sampler_of(loader)
+        self._generators: list[torch.Generator] = []
+        self._drew_next = False  # at the end of the epoch, because the first rank had drawn for the next one
         super().__init__(loader, attachment, Turns(account.meter), begins=False)
 
     def is_unreturned(self, loader: Any) -> bool:
@@ -175,6 +179,8 @@ class _GroupIterator(ReaderIterator):
                 self._draw(loader, start)
                 self._loads = place.loads
                 super()._reset(loader)
+                self._sampler, self._generators = sampler_of(loader), own_generators(loader)
+                set_states(self._generators, self._began["states"])
         if place.current is not self.epoch:
             place.begin(self.epoch)
 
@@ -182,8 +188,19 @@ class _GroupIterator(ReaderIterator):
         if not self._drew and (start is None or start.base_seed is None):
             draw_base_seed(loader.generator)
         self._drew = True
-        if start is None or not start.begun:
+        if (start is None or not start.begun) and not self._drew_next:
             draw_as_if(sampler_of(loader))
+        self._drew_next = False
+
+    def _come_to_end(self) -> None:
+        over = self._ring.overs.get(self._serial)
+        if over is None or self.ended:
+            return
+        with held():
+            set_states(self._generators, over["states"])
+            if over["drew_next"] and not self._drew_next:
+                self._drew_next = True
+                draw_as_if(self._sampler)
 
 
 _seats: weakref.WeakKeyDictionary[Any, Seat] = weakref.WeakKeyDictionary()

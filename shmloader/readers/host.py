@@ -52,7 +52,7 @@ class Host:
         self.spares = spares
         self._listener = Listener(listener)
         self._patience = patience
-        self._is_group = pids is not None
+        self.is_group = pids is not None
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._rings: dict[int, RingRecord] = {}
@@ -80,11 +80,14 @@ class Host:
                     self._admit(reader, made)
         return made.number
 
-    def began(self, number: int, epoch: Epoch) -> None:
-        self._send_all(number, {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)})
+    def began(self, number: int, epoch: Epoch, states: list[bytes]) -> None:
+        of = message_of(epoch)
+        message = {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": of, "states": states}
+        self._send_all(number, message)
 
-    def over(self, number: int, epoch: Epoch, at: int) -> None:
-        self._send_all(number, {"over": number, "serial": epoch.serial, "at": at, "batches": epoch.opened})
+    def over(self, number: int, epoch: Epoch, at: int, states: list[bytes], drew_next: bool) -> None:
+        message = {"over": number, "serial": epoch.serial, "at": at, "batches": epoch.opened}
+        self._send_all(number, message | {"states": states, "drew_next": drew_next})
 
     def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
         what = f"{type(error).__name__}: {error}"
@@ -114,7 +117,7 @@ class Host:
         if reader.left:
             return
         if reader.wire is None:
-            if self._is_group:  # it will come
+            if self.is_group:  # it will come
                 reader.unsent.append((message, tuple(map(os.dup, fds))))  # its ring may be closed until then
             return
         try:
@@ -262,7 +265,7 @@ class Host:
         Raises:
             RuntimeError: It cannot be admitted, with the reason, which is sent to it.
         """
-        if self._is_group:
+        if self.is_group:
             known = [reader for reader in self._joined if reader.pid == wire.pid]
             if not known:
                 raise RuntimeError(

@@ -69,6 +69,7 @@ class ReaderIterator:
         self._ready: list[tuple[Any, int, int]] = []  # a batch that was taken and is in no thread's hand yet
         self._hand = _Hand()
         self._ring: AttachedRing
+        self._began: dict[str, Any]  # the conductor's message about the epoch
         self.epoch: Epoch
         self._named = named
         self._given: int | None
@@ -108,7 +109,7 @@ class ReaderIterator:
         joins = ring.side.cursor > message["first"]
         given, me = self._named if joins else 0, threading.get_ident()
         # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
-        self._ring, self._serial, self._first = ring, message["serial"], message["first"]
+        self._ring, self._serial, self._first, self._began = ring, message["serial"], message["first"], message
         self.epoch, self._given, self._joins = epoch, given, joins
         self._shutdown = self._left  # if it was closed behind an epoch's end, the next one is its own again
         self.ended, self.unreturned = False, me
@@ -196,6 +197,8 @@ class ReaderIterator:
                 if self._joins and not self._shutdown:  # it joined after the last batch, before the end was sent
                     self._begin_next()
                     continue
+                if not self._shutdown:
+                    self._come_to_end()
                 self.ended = True
                 self.epoch.reading.ended = not self._shutdown
                 raise StopIteration
@@ -205,6 +208,9 @@ class ReaderIterator:
         self._joins = False
         held.extend(map(self._ready.pop, (0,)))  # one call of C
         return held
+
+    def _come_to_end(self) -> None:
+        """The epoch is at its end, and StopIteration follows.  It may be called again."""
 
     def _check_occupant(self, called: str) -> None:
         if self._occupant == threading.get_ident():

@@ -63,6 +63,7 @@ class Conductor(ConductorSide):
         self._overlaps = options.prefetch_epochs and loader.persistent_workers
         self._ring = ring
         self.open = schedule.open
+        self.drew = schedule.look_further
         self._tally = tally
         self.base_seed: int = iterator._base_seed
         self._served = served
@@ -130,16 +131,19 @@ class Conductor(ConductorSide):
     @property
     def next(self) -> Epoch | None:
         """The prefetched epoch after the user's current one; None if there is none."""
-        epoch = self._ring.next
+        epoch = self._ring.coming if self._ring.next is None else self._ring.next
         return epoch if isinstance(epoch, Epoch) else None
 
-    def begin_next(self) -> None:
-        """Prefetch the epoch after the current one, unless its sampler or seed cannot be known yet."""
+    def draw_next(self) -> None:
+        """Prefetch the epoch after the current one, unless its sampler or seed cannot be known yet.
+
+        It is not begun in the ring: NOTE [ One step ], 5.
+        """
         place, current = self._place, self._ring.current
         if place.loader is None or place.current is not current or place.loaded is not None or place.then is not None:
             return
         with held():
-            if self._ring.next is None:
+            if self.next is None:
                 found = next_epoch.source_of(place, place.current, self._sampler)
                 if found is None:
                     current.asks_next = False
@@ -149,8 +153,16 @@ class Conductor(ConductorSide):
                 epoch.fixed.update(sampler_epoch=of_sampler, dataset_epoch=of_dataset)
                 epoch.asks_next = True
                 self._give(epoch, source)
-                self._ring.begin_next(epoch, of_dataset, epoch.seed)
+                self._ring.comes(epoch)
                 place.next = epoch
+
+    def begin_next(self) -> None:
+        """Prefetch the epoch after the current one, and begin it in the ring."""
+        self.draw_next()
+        with held():
+            epoch = self.next
+            if epoch is not None and self._ring.next is None:
+                self._ring.begin_next(epoch, epoch.fixed["dataset_epoch"], epoch.seed)
 
     def holds_next(self) -> bool:
         """Whether iter() continues with the prefetched epoch; if not, that epoch is dropped."""
@@ -164,7 +176,7 @@ class Conductor(ConductorSide):
 
     def drop_next(self) -> None:
         """Drop the prefetched epoch, because the iterator ends."""
-        epochs = self._ring.current, self._ring.next
+        epochs = self._ring.current, self.next
         self._ring.drop_next()
         self._place.drop_next(epochs)
 
@@ -173,6 +185,8 @@ class Conductor(ConductorSide):
         epoch = self.next
         assert epoch is not None
         with held():
+            if self._ring.next is None:  # batches of the one before waited to be opened, until the user left it
+                self._ring.begin_next(epoch, epoch.fixed["dataset_epoch"], epoch.seed)
             self._ring.turn()
             self._served += 1
             if self._tally is not None:

@@ -50,6 +50,9 @@ class Schedule(Protocol):
     def attach(self, ring: TrainerSide) -> None:
         """Use this ring from now on."""
 
+    def look_further(self, epoch: Epoch) -> None:
+        """Set how many batches may be under way, now that another one of this epoch is to be opened."""
+
     def open(self, epoch: Epoch, index: Any) -> bool:
         """Open the next batch of an epoch, for which its source gave `index`; false if there is no room for it now.
 
@@ -73,6 +76,9 @@ class _Attached:
     def attach(self, ring: TrainerSide) -> None:
         self._ring = ring
         ring.most = self.size.at_first
+
+    def look_further(self, epoch: Epoch) -> None:
+        """As many as at first."""
 
     def _seed_next(self, epoch: Epoch) -> int:
         """The seed of the batch of this epoch that is opened next."""
@@ -134,7 +140,7 @@ class _Further(_Attached):
             self._furthest = least
         self._seeds(loader, options)
 
-    def _look_further(self, epoch: Epoch) -> None:
+    def look_further(self, epoch: Epoch) -> None:
         """After the 1st, 2nd, 4th, 8th batch and so on, set how many may be under way, by the largest one so far."""
         ring = self._ring
         came = epoch.reading.taken
@@ -160,7 +166,7 @@ class Steal(_Further):
         self.size = Size(self._furthest, self._furthest, batches, memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        self._look_further(epoch)
+        self.look_further(epoch)
         self._ring.open(ANY, index, self._seed_next(epoch))
         return True
 
@@ -193,7 +199,7 @@ class Chunks(_Further):
         self.size = Size(entries, self._furthest, self._least, memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        self._look_further(epoch)
+        self.look_further(epoch)
         ring = self._ring
         # A batch without samples cannot be cut into rows.  It is one task, since the collate function must see it.
         chunks = cut(list(index), self._chunk_size, ring.entries // LEAST_CHUNKED)

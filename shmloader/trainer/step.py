@@ -1,9 +1,9 @@
-"""What the step from one batch to the next (Steps, in next_batch.pyx) calls in Python: these five methods, and no more.
+"""What the step from one batch to the next (Steps, in next_batch.pyx) calls in Python: these methods, and no more.
 
 They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches.  A reader
-takes batches and hands them out.  For each batch the step calls read() and open().  It calls the other three only if
-there is something else to do.  A signal's handler may interrupt any of the five between two lines, and then the step
-calls it again: NOTE [ One step ].
+takes batches and hands them out.  For each batch the step calls read() and open().  It calls the others only if there
+is something else to do.  A signal's handler may interrupt any of them between two lines, and then the step calls it
+again: NOTE [ One step ].
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ class ConductorSide(Protocol):
     attribute, so that Conductor can give its schedule's own: a method that passes the call on would be one more call
     of Python for each batch.
     """
+
+    drew: Callable[[Epoch], Any]
+    """If other processes read, called behind the draw of an index: it may set how many batches may be under way."""
+
+    def draw_next(self) -> None:
+        """If other processes read, make the epoch after the ring's current one known, as begin_next() would."""
 
     def begin_next(self) -> None:
         """Begin the epoch after the ring's current one, unless it cannot be begun yet."""
