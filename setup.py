@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 # The rooms, and the modules of each, from the floor up: a module imports from those above its own line here, and from
 # nothing else of the package (tests/core/test_core_layers.py).  All of them may use atomics.h and clock.h.
 CORE = {
-    "process": ("process", "stack_timer", "late_signals", "handlers"),
+    "process": ("process", "stack_timer", "handlers", "late_signals"),
     "figures": ("figures", "log", "onlooker"),
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),

@@ -7,7 +7,13 @@ resumes.
 
 from libc.stdint cimport uint64_t
 
+import functools
 import gc
+
+from shmloader.core.handlers import is_handlers
+
+cdef enum:
+    TRIES = 8   # of a __del__(): as many signals may come at once
 
 cdef extern from "Python.h":
     int PyErr_SetInterruptEx(int signal)
@@ -68,3 +74,32 @@ def late(signals: object) -> object:
     gone = _WhenGone()
     gone.signals = mask
     return gone
+
+
+def in_del(end: object) -> object:
+    """Make a `__del__()` of a function that may be called again, where a signal's handler has broken it off.
+
+    Python checks for signals where a function begins, before its first line.  A handler that raises there would keep all
+    of a `__del__()` from running: no `try` can be around that, except here.
+
+    Args:
+        end: ends an object.  If it has come to its end, another call does nothing.
+    """
+    @functools.wraps(end)
+    def __del__(dying):
+        cdef int tries
+        cdef object first = None
+        for tries in range(TRIES):
+            try:
+                end(dying)
+                break
+            except BaseException as error:
+                first = error if first is None else first
+                try:
+                    if isinstance(error, Exception) and not is_handlers(error):
+                        break
+                except BaseException:   # the handler of another signal has raised in there
+                    pass
+        if first is not None:
+            raise first
+    return __del__

@@ -52,6 +52,7 @@ from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, copied
 from shmloader.statistics.account import turns_of_prefetcher
+from shmloader.system.endings import in_del
 
 if TYPE_CHECKING:
     from shmloader.core.progress import Progress  # off Linux there is none
@@ -292,6 +293,7 @@ class Prefetcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if "_source" in self.__dict__ and not is_finalizing():  # later, the names of this module may be None
             self._shutdown_workers()

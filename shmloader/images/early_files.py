@@ -37,6 +37,7 @@ from torch.utils.data import get_worker_info
 from shmloader.core.handlers import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
+from shmloader.system.endings import in_del
 
 __all__ = ["EarlyFile", "EarlyFiles"]
 
@@ -249,6 +250,7 @@ class _Reading:
         """Drop it."""
         self._future.cancel()
 
+    @in_del
     def __del__(self) -> None:
         self._give_back()  # of no cycle, so never while the room is locked
 

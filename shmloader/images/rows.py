@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any
 
+from shmloader.system.endings import in_del
+
 __all__ = ["Rows"]
 
 _MAGIC = b"shmloader rows 2"
@@ -122,6 +124,7 @@ class Rows:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": None}
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # otherwise this module's names may be None, and the descriptors go with the process
             self._close()

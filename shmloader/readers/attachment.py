@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.core.attached import AttachedSide
+from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
 from shmloader.core.turns import Meter
 from shmloader.readers.wire import NoDescriptorLeftError, Wire
@@ -240,6 +241,7 @@ class Attachment:
             bye, self._bye = self._bye, -1
             os.close(bye)
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_bye", -1) < 0:
             return

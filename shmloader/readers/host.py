@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import Any
 
+from shmloader.core.late_signals import in_del
 from shmloader.core.readers import MOST_READERS
 from shmloader.core.trainer import TrainerSide
 from shmloader.readers.epoch_message import message_of
@@ -25,6 +26,7 @@ from shmloader.readers.records import ReaderRecord, RingRecord, close_all
 from shmloader.readers.wire import Wire
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
+from shmloader.system.signals import held, held_in_del
 
 
 class Host:
@@ -383,36 +385,39 @@ class Host:
         """End the thread and all connections.  Readers keep what they lend.  Twice does no harm."""
         if self._owner != os.getpid():
             return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            for reader in self._joined:
-                for ring in self._rings.values():  # an iterator may continue, and must not wait for the readers
-                    if reader.index is not None:
-                        ring.readers.drop(reader.index)
-                if reader.wire is not None:
-                    with contextlib.suppress(OSError):
-                        reader.wire.send({"ended": os.getpid()})
-                    reader.wire.close()
-                reader.drop_unsent()
-                os.close(reader.death)
-            for wire in self._coming:
-                wire.close()
-            self._coming.clear()
-            self._joined.clear()
-            for ring in self._rings.values():
-                os.close(ring.fd)
-            self._rings.clear()
-        os.eventfd_write(self._bye, 1)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        self._listener.close()
-        os.close(self._bye)
+        with held():  # otherwise a signal's handler could raise between two of these steps
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+                for reader in self._joined:
+                    for ring in self._rings.values():  # an iterator may continue, and must not wait for the readers
+                        if reader.index is not None:
+                            ring.readers.drop(reader.index)
+                    if reader.wire is not None:
+                        with contextlib.suppress(OSError):
+                            reader.wire.send({"ended": os.getpid()})
+                        reader.wire.close()
+                    reader.drop_unsent()
+                    os.close(reader.death)
+                for wire in self._coming:
+                    wire.close()
+                self._coming.clear()
+                self._joined.clear()
+                for ring in self._rings.values():
+                    os.close(ring.fd)
+                self._rings.clear()
+            os.eventfd_write(self._bye, 1)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+            self._listener.close()
+            os.close(self._bye)
 
+    @in_del
     def __del__(self) -> None:
-        if os is not None and hasattr(self, "_thread"):
-            self.close()
+        if os is not None and held_in_del is not None and hasattr(self, "_thread"):
+            with held_in_del(self):
+                self.close()
 
 
 def _watch(mine: weakref.ref[Host], bye: int) -> None:

@@ -14,6 +14,7 @@ from shmloader._torch import ExceptionWrapper
 from shmloader.core.attached import AttachedSide
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.handlers import is_handlers
+from shmloader.core.late_signals import in_del
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.turns import Turns
 from shmloader.readers.attachment import AttachedRing, Attachment
@@ -326,6 +327,7 @@ class ReaderIterator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # global names may be None
             if os is not None and hasattr(self, "_ring"):

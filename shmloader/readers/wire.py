@@ -16,6 +16,7 @@ import struct
 from array import array
 from typing import Any
 
+from shmloader.core.late_signals import in_del
 from shmloader.system.signals import held
 
 _MOST = 1 << 16  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
@@ -131,6 +132,7 @@ class Wire:
         if death >= 0:
             os.close(death)
 
+    @in_del
     def __del__(self) -> None:
         if os is not None and getattr(self, "death", -1) >= 0:  # a signal's handler has raised before it was used
             os.close(self.death)

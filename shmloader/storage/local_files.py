@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from shmloader.storage.make_index import local_stamp
+from shmloader.system.endings import in_del
 
 __all__ = ["LocalFiles", "changed", "gone", "short"]
 
@@ -20,6 +21,7 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing() and hasattr(self, "fd"):
             os.close(self.fd)

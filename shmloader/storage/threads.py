@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from shmloader.system.endings import in_del
+
 __all__ = ["Threads"]
 
 
@@ -33,6 +35,7 @@ class Threads:
             thread.start()
         return future
 
+    @in_del
     def __del__(self) -> None:
         for _ in self._threads:
             self._waiting.put(None)

@@ -15,6 +15,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 from shmloader._multiprocessing import close_pipes
+from shmloader.core.late_signals import in_del
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held, held_in_del
@@ -118,6 +119,7 @@ class Running:
         """Whether it has ended by SIGKILL."""
         return bool(self._process.exitcode == -signal.SIGKILL)
 
+    @in_del
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if not is_finalizing() and hasattr(self, "_process"):
             with held_in_del(self):

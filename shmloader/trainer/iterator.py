@@ -48,6 +48,7 @@ from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.core.handlers import is_handlers
+from shmloader.core.late_signals import in_del
 from shmloader.core.next_batch import END, Steps
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
@@ -393,6 +394,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             with contextlib.suppress(RuntimeError):  # it is closed already
                 delivered.states = self._ring.states()
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         try:  # first, because a signal may come after any call
             if not is_finalizing() and not self._ended:  # otherwise global names may be None

@@ -58,6 +58,7 @@ import torch
 
 from shmloader._multiprocessing import preload_in_fork_server
 from shmloader.core.board import Board
+from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
@@ -307,6 +308,7 @@ class SharedWorkers(WorkerSet):
                 self._templates.leave(self)
             self._segment.close()
 
+    @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not hasattr(self, "_changing") or self.ended:
             return

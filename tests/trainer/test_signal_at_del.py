@@ -1,0 +1,138 @@
+"""A signal's handler raises where a __del__() begins, before its first line: the end is complete nevertheless."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Augmented
+from interrupts import left_since, present
+
+import shmloader
+from shmloader.core.late_signals import in_del, late
+from shmloader.storage.local_files import _Descriptor
+from shmloader.system import signals
+
+sys.path.append(str(Path(__file__).parent.parent / "readers"))
+from served import server_of
+
+
+class RaisedError(TimeoutError):
+    """A watchdog's."""
+
+
+@pytest.fixture(autouse=True)
+def lost() -> Iterator[list[Any]]:
+    """The handlers of two signals raise; the exceptions that were raised where nobody sees them."""
+
+    def raises(*_: Any) -> None:
+        raise RaisedError
+
+    before = [(number, signal.signal(number, raises)) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    yield _raised
+    for number, handler in before:
+        signal.signal(number, handler)
+    assert signals._hold is None
+
+
+_raised: list[Any] = []
+
+
+def _die(dying: list[Any], *numbers: int) -> None:
+    """Drop what is in the list when these signals are pending: its __del__() is the next that runs."""
+    dying.append(late(numbers or (signal.SIGUSR1, signal.SIGUSR2)))
+    hook, sys.unraisablehook = sys.unraisablehook, lambda given: _raised.append(given.exc_type)
+    try:
+        del dying[:]  # the last one dies first
+        len(numbers)  # a handler that was held back runs here at the latest
+    except RaisedError:
+        pass
+    finally:
+        sys.unraisablehook = hook
+
+
+def _begun(**options: Any) -> Any:
+    return iter(shmloader.DataLoader(Augmented(8), num_workers=2, batch_size=2, timeout=30, **options))
+
+
+MAKES: dict[str, Callable[[], Any]] = {
+    "an iterator": _begun,
+    "an iterator with a stage": lambda: _begun(device="cpu", on_device=lambda batch: batch),
+    "an open file": lambda: _Descriptor(__file__),
+}
+
+
+@pytest.mark.parametrize("made", MAKES)
+def test_nothing_is_left(made: str, lost: list[Any]) -> None:
+    make = MAKES[made]
+    _die([make()])  # imports, and what is made once
+    before = present()
+    for numbers in ((), (signal.SIGUSR1,)):
+        dying = [make()]
+        if hasattr(dying[0], "__next__"):
+            next(dying[0])
+        lost.clear()
+        _die(dying, *numbers)
+        assert RaisedError in lost
+        assert not left_since(before)
+
+
+def test_a_crew_ends() -> None:
+    before = present()
+    dying: list[Any] = []
+    crew = shmloader.Crew(2)
+    assert len(list(shmloader.DataLoader(Augmented(8), batch_size=2, crew=crew))) == 4
+    dying.append(crew._workers)
+    crew._workers = None
+    del crew
+    gc.collect()
+    _die(dying)
+    assert not left_since(before)
+
+
+@pytest.mark.parametrize("which", ["the attachment", "the iterator"])
+def test_a_job_that_is_dropped_holds_up_no_other(which: str, lost: list[Any]) -> None:
+    name = f"dies {os.getpid()}"
+    with server_of(8, name), shmloader.attach(name) as others:
+        before = present()
+        job = shmloader.attach(name)
+        next(iter(job))
+        attachment = job._attachment
+        dying: list[Any] = [attachment if which == "the attachment" else job._iterator]
+        if which == "the attachment":
+            job._iterator._attachment = job._attachment = None  # type: ignore[union-attr]
+            job._iterator.ended = job._iterator._shutdown = True  # type: ignore[union-attr]
+        job._iterator = None
+        lost.clear()
+        del attachment
+        _die(dying)
+        assert RaisedError in lost
+        began = time.monotonic()
+        for _ in range(3):
+            assert len(list(others))
+        assert time.monotonic() - began < 20
+        del job
+        gc.collect()
+        left = left_since(before)
+        left.pop("threads", None)
+        assert "shmloader_conductor" not in str(left), left
+
+
+def test_what_fails_is_not_tried_again() -> None:
+    calls: list[int] = []
+
+    class Fails:
+        @in_del
+        def __del__(self) -> None:
+            calls.append(1)
+            raise KeyError
+
+    _die([Fails()], signal.SIGWINCH)  # which has no handler
+    assert calls == [1]
