@@ -215,7 +215,7 @@ def _ours_begins(iterator: Any, loader: Any) -> None:
         return
     where = _caller()
     why = (
-        f"{where} makes torch's iterator by its class's name. Call self._get_iterator() or super().__iter__() there, "
+        f"{where} builds torch's iterator itself. Call self._get_iterator() or super().__iter__() there, "
         "which return shmloader's"
     )
     _escaped[loader] = why

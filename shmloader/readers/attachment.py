@@ -103,7 +103,7 @@ class Attachment:
             answer, _ = wire.receive(wait=True)
             if answer is None:
                 ended = "has ended" if wire.is_dead(SOON) else "has closed the connection"
-                raise ConnectionResetError(f"The conductor (pid {self.pid}) {ended}.")
+                raise ConnectionResetError(f"The process that provides these batches (pid {self.pid}) {ended}.")
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
             self.greeting = answer
@@ -161,8 +161,8 @@ class Attachment:
         if message is None or "ended" in message:
             ended = "has ended" if message or self._wire.is_dead(SOON) else "has closed the connection"
             self.end(
-                f"The conductor of these batches (pid {self.pid}) {ended}, and all that it published was read. Its "
-                "own error is there."
+                f"The process that provides these batches (pid {self.pid}) {ended}. All batches that it finished were "
+                "read. Look at its output for the reason."
             )
             return False
         if "ring" in message:
@@ -175,7 +175,10 @@ class Attachment:
         elif "epoch" in message:
             self._put((self._rings[message["epoch"]], message))  # a reader may still wait in the epoch before
         elif "dropped" in message:
-            self.end(f"The conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
+            self.end(
+                f"The process that provides these batches (pid {self.pid}) has dropped this reader: "
+                f"{message['dropped']}"
+            )
             return False
         elif "failed" in message and message["serial"] is None:
             self._put(_failed(message))
@@ -253,7 +256,7 @@ class Attachment:
 
 
 def _failed(message: dict[str, Any]) -> str:
-    return f"The conductor of these batches (pid {message['pid']}) has raised {message['what']}"
+    return f"The process that provides these batches (pid {message['pid']}) has raised {message['what']}"
 
 
 class _Listener:

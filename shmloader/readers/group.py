@@ -87,8 +87,8 @@ class Seat:
             )
         except ConnectionError:
             raise RuntimeError(
-                f"rank {ranks[0]}, which conducts, has closed its loader or ended before rank {me} could read from it. "
-                "Its own error is there."
+                f"rank {ranks[0]}, which makes the batches, has closed its loader or ended before rank {me} could read "
+                "from it. Look at its output for the reason."
             ) from None
 
     @property

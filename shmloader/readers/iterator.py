@@ -255,8 +255,8 @@ class ReaderIterator:
                 "attach without a state."
             )
         return (
-            f"The conductor (pid {pid}) has {did} in mid-epoch, so batch {batch} was not made. Iterate equally far in "
-            "all ranks."
+            f"The first rank (pid {pid}) has {did} in mid-epoch, so batch {batch} was not made. Take the same number "
+            "of batches in all ranks."
         )
 
     def _take(self) -> None:

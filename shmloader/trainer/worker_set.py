@@ -298,7 +298,8 @@ class WorkerSet:
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(
-                f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced. Look at these samples first."
+                f"{ended}\nIt is the {LIVES}rd worker to die while making {place}, so it is not replaced. Look at "
+                "these samples first."
             )
 
     # --------------------------------------------------------------------------------------------------- hanging

@@ -354,5 +354,5 @@ def test_actors_are_free_again_when_the_dataset_could_not_be_sent() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "", 5])
 def test_an_address_that_no_actor_reaches_is_refused(address: Any) -> None:
     """Actors would have looked for the trainer on their own machines, and the first batch would have never come."""
-    with pytest.raises(ValueError, match=r"but got address=.*Ray's own is taken then"):
+    with pytest.raises(ValueError, match=r"but got address=.*leave it out to use the address that Ray uses"):
         Workers(1, address=address)
