@@ -24,7 +24,7 @@ cdef class EpochCounts:
     # without workers: for each thread, the index whose batch it makes, and how many samples were drawn before it
     cdef dict pending
     cdef uint64_t asked                 # without workers: how many samples were drawn
-    cdef list window                    # the indices that were drawn for the window that is opened next, or for later batches
+    cdef list window                    # the indices that were drawn for the next window, or for later batches
     cdef bint refused                   # that index, or the window's first one, could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
     cdef readonly uint64_t samples      # how many samples are in these

@@ -40,12 +40,12 @@ cdef class Steps:
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
            that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
            what one draw gives: usually all indices of a batch.)  The next call continues from there.
-           A handler may also raise after next() has returned, but before the iterator returns the batch.  So in the main
-           thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line sets
-           `returning` to False.  That counts the batch as handed out.  Setting it calls no function of Python, so no
-           handler runs after it.  If that line was not reached, the following next() returns the batch again, and no
-           state has counted it.  If another thread calls next() meanwhile, it counts the batch, and keeps it in
-           `unreturned` for the main thread.
+           A handler may also raise after next() has returned, but before the iterator returns the batch.  So next(), if
+           it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no other thread.)  The
+           iterator's last line sets `returning` to False.  That counts the batch as handed out.  Setting it calls no
+           function of Python, so no handler runs after it.  If that line was not reached, the following next() returns
+           the batch again, and no state has counted it.  If another thread calls next() meanwhile, it counts the batch,
+           and keeps it in `unreturned` for the main thread.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
@@ -63,8 +63,9 @@ cdef class Steps:
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
-           fails too, next() raises the error.  Usually the error then counts as the batch.  But if memory lacks
-           (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once more.
+           fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
+           for it (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once
+           more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
         8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a

@@ -11,11 +11,11 @@ the process counts the blocks that it reads from disks, and measures how long op
     3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
        it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
        Only workers have these threads.  The trainer has none, because it may fork.  So if opening is slow, the trainer
-       reads no file early.  Once the threads read quickly, they stop.
+       reads no file early.  When the threads' reads become quick, the worker asks the kernel again, as in 1.
 
-All datasets of a process share the threads.  The bytes that these have read and the decoder has not taken are bounded.
-A file that does not fit is left to the decoder, and so is one that changes while it is read.  If a thread fails, the
-decoder reads the file itself, and raises the error.
+All datasets of a process share the threads.  MOST bounds the bytes that the threads have read and the decoder has not
+taken.  A file that does not fit is left to the decoder, and so is one that changes while it is read.  If a thread
+fails, the decoder reads the file itself, and raises the error.
 """
 
 from __future__ import annotations
