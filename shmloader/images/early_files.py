@@ -14,12 +14,13 @@ the process counts the blocks that it reads from disks, and measures how long op
        reads no file early.  Once the threads read quickly, they stop.
 
 All datasets of a process share the threads.  The bytes that these have read and the decoder has not taken are bounded.
-A file that does not fit is left to the decoder, and so is one that changes while it is read.  If a thread fails, the
-decoder reads the file itself, and raises the error.
+A file that does not fit is left to the decoder, and so is one that changes while it is read, and whatever is no regular
+file.  If a thread fails, the decoder reads the file itself, and raises the error.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -167,7 +168,7 @@ def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> lis
             if is_kept is not None and is_kept(os.fsdecode(path)):
                 continue
             begin = now()
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = _open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 took.append(now() - begin)
                 os.posix_fadvise(file, 0, _ADVISED, os.POSIX_FADV_WILLNEED)
@@ -266,7 +267,7 @@ class _Reading:
         path, begin = os.fsdecode(self._path), time.perf_counter()
         if self._is_kept is not None and self._is_kept(path):
             return None
-        with open(path, "rb", buffering=0, opener=_opener) as file:
+        with open(path, "rb", buffering=0, opener=_open) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -281,6 +282,12 @@ class _Reading:
         return EarlyFile(path, data, (status.st_size, status.st_mtime_ns))
 
 
-def _opener(path: str, flags: int) -> int:
-    """Opens a file without waiting for a writer if it is a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def _open(path: Any, flags: int) -> int:
+    """Open a regular file.  Anything else is not opened, because its other end may notice: the writer of a FIFO does.
+
+    Raises:
+        OSError: it is no regular file, or cannot be opened.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return os.open(path, flags | os.O_NONBLOCK)  # if a FIFO took its place meanwhile, nobody waits for its writer

@@ -7,9 +7,11 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +104,47 @@ def drop(paths: list[str]) -> None:
         pytest.skip("this file system keeps files in memory")
 
 
+class Opened:
+    """Counts how often a file was opened, by any process, since this was made."""
+
+    def __init__(self, path: str) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        is_open = 0x20  # IN_OPEN of <sys/inotify.h>
+        if self._file < 0 or self._libc.inotify_add_watch(self._file, os.fsencode(path), is_open) < 0:
+            pytest.skip("there is no inotify")
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self._file)
+
+    def count(self) -> int:
+        try:
+            return len(os.read(self._file, 4096)) // 16  # the size of an event without a name
+        except BlockingIOError:
+            return 0
+
+
+@pytest.fixture(params=["FIFO", "socket", "device", "folder"])
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The path of something that is no regular file."""
+    path = tmp_path / "picture.jpg"
+    with ExitStack() as at_end:
+        if request.param == "FIFO":
+            os.mkfifo(path)
+        elif request.param == "socket":
+            at_end.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        elif request.param == "device":
+            for end in (ends := os.openpty()):
+                at_end.callback(os.close, end)
+            path.symlink_to(os.ttyname(ends[1]))
+        else:
+            path.mkdir()
+        yield str(path)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not condition():
@@ -192,6 +235,18 @@ def test_what_is_in_the_cache_is_not_read(root: Path, advised: list[str]) -> Non
     folder._early = early_files.EarlyFiles()
     folder.__prefetch__([1, png])
     assert advised == names(folder, png)
+
+
+def test_only_regular_files_are_opened(root: Path, no_file: str, advised: list[str]) -> None:
+    """The writer of a FIFO would see a reader come and go, and some devices act when they are opened."""
+    folder: Any = images.ImageFolder(root)
+    link = root / "link.jpg"
+    link.symlink_to(folder.samples[1][0])
+    folder.samples = [folder.samples[0], (no_file, 0), (str(link), 0)]
+    with Opened(no_file) as opened, Opened(folder.samples[0][0]) as file:
+        folder.__prefetch__([0, 1, 2])
+        assert opened.count() == 0 and file.count() == 1
+    assert len(advised) == 2
 
 
 def test_a_fused_dataset_that_reads_early_itself_is_asked(root: Path, advised: list[str]) -> None:
@@ -384,6 +439,18 @@ def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, on_a_slo
     assert folder._early.source("/proc/self/status") == "/proc/self/status"
     assert torch.equal(folder[1][0], expected) and torch.equal(folder[2][0], expected)
     wait_for(lambda: settled(folder))
+
+
+def test_threads_open_only_regular_files(root: Path, no_file: str, on_a_slow_mount: None) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    folder._early.by_threads = True
+    folder.samples = [(no_file, 0), folder.samples[0]]
+    with Opened(no_file) as opened:
+        folder.__prefetch__([0, 1])
+        wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
+        assert folder._early.source(no_file) == no_file
+        assert opened.count() == 0
+    folder[1]
 
 
 @pytest.fixture
