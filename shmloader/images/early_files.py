@@ -16,6 +16,10 @@ the process counts the blocks that it reads from disks, and measures how long op
 All datasets of a process share the threads.  The bytes that these have read and the decoder has not taken are bounded.
 A file that does not fit is left to the decoder, and so is one that changes while it is read, and whatever is no regular
 file.  If a thread fails, the decoder reads the file itself, and raises the error.
+
+Bytes serve only the batch whose indices were announced.  If they are not taken, because another sample of the batch
+raises, the file may be rewritten before a later batch needs it.  To compare the file's status when they are taken would
+ask the server, and the decoder would wait for each file.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from torch.utils.data import get_worker_info
 from shmloader.core.handlers import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
+from shmloader.worker.look_ahead import Announced, announced_batch
 
 __all__ = ["EarlyFile", "EarlyFiles"]
 
@@ -139,8 +144,8 @@ class EarlyFiles:
             seen.took.clear()
         if self._ahead is None or self._readers is None:
             self._ahead, self._readers = ReadAhead(MOST), _readers_of_process()
-        guess, readers = seen.guess(), self._readers
-        self._ahead.announce((path, guess, partial(_Reading, path, readers, seen, is_kept)) for path in paths)
+        guess, readers, batch = seen.guess(), self._readers, announced_batch()
+        self._ahead.announce((path, guess, partial(_Reading, path, readers, seen, is_kept, batch)) for path in paths)
 
 
 def _is_path(value: Any) -> bool:
@@ -231,16 +236,32 @@ class _Seen:
 
 
 class _Reading:
-    """A file that a thread reads, or will read, or has read.  It has its room until it is taken, or nobody has it."""
+    """A file that a thread reads, or will read, or has read.  It has its room until it is taken, or nobody has it.
 
-    def __init__(self, path: Any, readers: _Readers, seen: _Seen, is_kept: Callable[[str], bool] | None) -> None:
+    Args:
+        path: of the file.
+        readers: the threads, and the room.
+        seen: what threads have seen of the dataset's files.
+        is_kept: see EarlyFiles.announce().
+        batch: is dead once another batch is made, which must not get these bytes; None: any batch gets them.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        readers: _Readers,
+        seen: _Seen,
+        is_kept: Callable[[str], bool] | None,
+        batch: weakref.ref[Announced] | None,
+    ) -> None:
         self._path, self._room, self._seen, self._is_kept = path, readers.room, seen, is_kept
+        self._batch = batch
         self._size = 0
         self._future = readers.threads.submit(self._read_or_not)
 
     def taken(self) -> EarlyFile | None:
-        """The file, once it is read; None if no thread has begun to read it, or cannot."""
-        if self._future.cancel():
+        """The file, once it is read; None if no thread has begun to read it, or cannot, or its batch is over."""
+        if self._future.cancel() or (self._batch is not None and self._batch() is None):
             return None
         found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
         self._give_back()

@@ -400,6 +400,36 @@ def test_loaders_give_the_same_from_a_slow_mount(root: Path, monkeypatch: pytest
         assert all(map(torch.equal, batches(**more), batches(**more, look_ahead=0)))
 
 
+class FailsOnce(images.ImageFolder):
+    """The first sample of the last batch raises once, when the files of the whole batch have been read early."""
+
+    has_failed = False
+    __getitem_into__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        if index == COUNT - 4 and not self.has_failed:
+            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
+            wait_for(lambda: len(begun) == 4 and all(reading._future.done() for _, _, reading in begun.values()))
+            self.has_failed = True
+            raise ZeroDivisionError
+        return super().__getitem__(index)
+
+
+def test_bytes_serve_only_the_batch_that_they_were_read_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three samples of a batch are not asked for, because its first one raises, and then their files are rewritten."""
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = FailsOnce(root, images.evaluation(16))
+    options: dict[str, Any] = {"batch_size": 4, "persistent_workers": True, "multiprocessing_context": "fork"}
+    with shmloader.DataLoader(folder, num_workers=1, **options) as loader:
+        with pytest.raises(ZeroDivisionError):
+            list(loader)
+        for at in range(COUNT - 3, COUNT):
+            Path(folder.samples[at][0]).write_bytes(picture(100 + at))
+        pictures = torch.cat([pictures for pictures, _ in loader])
+    plain = images.ImageFolder(root, images.evaluation(16))
+    assert all(torch.equal(pictures[at], plain[at][0]) for at in range(COUNT))
+
+
 def test_all_datasets_of_a_process_share_threads_and_room(
     root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
