@@ -42,7 +42,7 @@ from torch.utils.data import get_worker_info
 from shmloader.core.handlers import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
-from shmloader.worker.look_ahead import Announced, announced_batch
+from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
 
 __all__ = ["EarlyFile", "EarlyFiles"]
 
@@ -243,7 +243,7 @@ class _Reading:
         readers: the threads, and the room.
         seen: what threads have seen of the dataset's files.
         is_kept: see EarlyFiles.announce().
-        batch: is dead once another batch is made, which must not get these bytes; None: any batch gets them.
+        batch: for which it is read (may_serve()); None: any batch gets the bytes.
     """
 
     def __init__(
@@ -260,8 +260,8 @@ class _Reading:
         self._future = readers.threads.submit(self._read_or_not)
 
     def taken(self) -> EarlyFile | None:
-        """The file, once it is read; None if no thread has begun to read it, or cannot, or its batch is over."""
-        if self._future.cancel() or (self._batch is not None and self._batch() is None):
+        """The file, once it is read; None if no thread has begun to read it, or cannot, or for another batch."""
+        if self._future.cancel() or (self._batch is not None and not may_serve(self._batch)):
             return None
         found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
         self._give_back()

@@ -21,7 +21,7 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        __prefetch__, because its indices may mean something else.
     7. A sample that was announced may not be asked for: another sample of its batch raises, or __getitem__ reads other
        files.  Data that was read early for it must not serve a later batch, because it may have changed meanwhile.  So
-       announced_batch() gives __prefetch__ a reference to the batch, which is dead once the worker begins a later one.
+       announced_batch() gives __prefetch__ a reference to the batch, and __getitem__ asks may_serve() about it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,21 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, get_worker_info
 
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.tasks import read_listed, read_task
 
-__all__ = ["Announced", "LookAhead", "announced_batch", "indices_of", "is_torchs", "prefetch_of", "prefetching"]
+__all__ = [
+    "Announced",
+    "LookAhead",
+    "announced_batch",
+    "indices_of",
+    "is_torchs",
+    "may_serve",
+    "prefetch_of",
+    "prefetching",
+]
 
 Prefetch = Callable[[list[Any]], Any]
 Give = Callable[[int, list[Any], int, int], Any]
@@ -47,12 +56,17 @@ DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
 
 
 class Announced:
-    """A batch whose indices were passed on.  It lives until its worker begins a later one, or the next epoch."""
+    """A batch whose indices were passed on.  It lives until its worker begins a later one, or the next epoch.
 
-    __slots__ = ("__weakref__", "sequence")
+    Args:
+        sequence: Its sequence.
+    """
+
+    __slots__ = ("__weakref__", "loader", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self.loader = get_worker_info()  # stands for it: the loaders of a crew have one each, also over one dataset
 
 
 _BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announced batch", default=None)
@@ -61,6 +75,12 @@ _BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announ
 def announced_batch() -> weakref.ref[Announced] | None:
     """In a call of __prefetch__ by a worker: the batch whose indices it gets.  None: another caller has called it."""
     return _BATCH.get()
+
+
+def may_serve(batch: weakref.ref[Announced]) -> bool:
+    """Whether data that was read early for a batch may serve the sample that is made now."""
+    announced = batch()
+    return announced is not None and announced.loader is get_worker_info()
 
 
 def prefetch_of(dataset: Any) -> Prefetch | None:
