@@ -291,9 +291,9 @@ cdef class Steps:
             self.draw_all(epoch)
         while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
-                if not (draws or epoch.window):
+                if not (draws or epoch.waiting):
                     return False
-                epoch.drawn = epoch.window.pop(0) if epoch.window else self.draw(epoch)
+                epoch.drawn = epoch.waiting.pop(0) if epoch.waiting else self.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -322,7 +322,7 @@ cdef class Steps:
         So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
         """
         return (epoch.source is not None and epoch.source.last == RAISED and epoch.reading.ready is nothing
-                and (epoch.drawn is not nothing or len(epoch.window) > 0 or epoch.is_under_way()))
+                and (epoch.drawn is not nothing or len(epoch.waiting) > 0 or epoch.is_under_way()))
 
     cdef int draw_all(self, EpochCounts epoch) except -1:
         """If other processes read, draw as many indices as would be open without them.
@@ -333,11 +333,11 @@ cdef class Steps:
         cdef TrainerSide ring = self.ring
         if epoch.reading.delivered.of_workers:      # streams have no indices
             return 0
-        while ring.under_way + len(epoch.window) + (epoch.drawn is not nothing) < ring.most and not epoch.refused:
+        while ring.under_way + len(epoch.waiting) + (epoch.drawn is not nothing) < ring.most and not epoch.refused:
             index = self.draw(epoch)
             if index is nothing:
                 return 0
-            epoch.window.append(index)
+            epoch.waiting.append(index)
         return 0
 
     cdef bint open_windows(self, EpochCounts epoch, bint draws) except -1:
@@ -346,13 +346,13 @@ cdef class Steps:
         cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
             # If the index in front was refused, the sampler is asked later, as for single batches.
-            if draws and not (epoch.refused and epoch.window):
-                while len(epoch.window) < ring.window:
+            if draws and not (epoch.refused and epoch.waiting):
+                while len(epoch.waiting) < ring.window:
                     index = self.draw(epoch)
                     if index is nothing:
                         break
-                    epoch.window.append(index)
-            if not epoch.window:
+                    epoch.waiting.append(index)
+            if not epoch.waiting:
                 return draws
             if epoch.refused and self.waits_its_turn(epoch):
                 return False
@@ -367,7 +367,7 @@ cdef class Steps:
             Whether anything was opened.  If not, there was no room, or earlier batches must be handed out first.
         """
         cdef uint64_t before = epoch.opened
-        cdef list window = epoch.window
+        cdef list window = epoch.waiting
         try:
             if len(window) > 1 and not epoch.refused:
                 try:
@@ -388,7 +388,7 @@ cdef class Steps:
             raise
         finally:
             if epoch.opened != before:
-                del epoch.window[:epoch.opened - before]
+                del epoch.waiting[:epoch.opened - before]
                 epoch.refused = False
 
     cdef object draw(self, EpochCounts epoch):
@@ -397,7 +397,7 @@ cdef class Steps:
         if epoch.source is None:    # a handler raised while the epoch began
             return nothing
         try:
-            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window) + (epoch.drawn is not nothing))
+            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.waiting) + (epoch.drawn is not nothing))
             if type(index) is list and (self.ring.readers is not None or self.ring.window > 1):
                 return index[:]     # it waits, and the sampler may give the same list again, with other indices
             return index
