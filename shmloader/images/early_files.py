@@ -18,8 +18,8 @@ taken.  The decoder itself reads a file that does not fit, one that changes whil
 regular file.  If a thread fails, the decoder reads the file itself, too, and raises the error.
 
 Bytes serve only the batch whose indices were announced.  If another sample of the batch raises, nobody takes them, and
-the file may change before a later batch needs it.  We do not compare the file's status when the bytes are taken, because
-that would ask the server, and the decoder would wait for each file.
+the file may change before a later batch needs it.  We do not compare the file's status when the bytes are taken.
+Otherwise the decoder would wait for the server, once for each file.
 """
 
 from __future__ import annotations
