@@ -105,8 +105,8 @@ class EarlyFiles:
 
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
-        ahead = self._ahead
-        reading = None if ahead is None or not _is_path(path) else ahead.take(path)
+        reads = self._ahead
+        reading = None if reads is None or not _is_path(path) else reads.take(path)
         return path if reading is None else reading.taken() or path
 
     def __reduce__(self) -> tuple[type[EarlyFiles], tuple[()]]:

@@ -256,8 +256,8 @@ class Workers(FarWorkers):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self).items() if name != "_lock"}
-        return {**kept, "_idle": None, "_busy": [], "_parcel": None, "_unheard": [], "_said": set()}
+        state = {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {**state, "_idle": None, "_busy": [], "_parcel": None, "_unheard": [], "_said": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -124,9 +124,9 @@ class ReaderIterator:
         """
         if self.ended:
             return self.epoch.number + 1, 0
-        for kept in (self._hand.held, self._ready):  # a signal's handler has broken off the next() that took it
-            if kept:
-                return self.epoch.number, kept[0][2]
+        for batches in (self._hand.held, self._ready):  # a signal's handler has broken off the next() that took it
+            if batches:
+                return self.epoch.number, batches[0][2]
         return self.epoch.number, self._given
 
     @property

@@ -315,15 +315,15 @@ def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) ->
     os.unlink(folder.samples[1][0])
     Path(folder.samples[2][0]).write_bytes(b"no picture")
     Path(folder.samples[3][0]).write_bytes(Path(folder.samples[3][0]).read_bytes()[:300])
-    said = []
-    for early in (False, True):
+    errors = []
+    for is_early in (False, True):
         for at in (1, 2, 3):
-            if early:
+            if is_early:
                 folder.__prefetch__([at])
             with pytest.raises((FileNotFoundError, UnidentifiedImageError, OSError)) as caught:
                 folder[at]
-            said.append((type(caught.value), str(caught.value)))
-    assert said[:3] == said[3:]
+            errors.append((type(caught.value), str(caught.value)))
+    assert errors[:3] == errors[3:]
     wait_for(lambda: settled(folder))
 
 

@@ -326,9 +326,9 @@ class Ring(Taking):
         while resumes and at > 0:
             before = max(k for k in self.size_of if k < at)
             p = s[NUMBER + before % self.entries]
-            there = all(s[SEQ + k % self.entries] == k for k in range(before, at)) and s[OF + p] == before + 1
-            there = there and until - before <= self.entries
-            if not there and not (mutant == "joins at what is filled again" and before + self.entries >= at):
+            has_all = all(s[SEQ + k % self.entries] == k for k in range(before, at)) and s[OF + p] == before + 1
+            has_all = has_all and until - before <= self.entries
+            if not has_all and not (mutant == "joins at what is filled again" and before + self.entries >= at):
                 break
             if not self.resumes and before < least:
                 break
