@@ -7,7 +7,8 @@ the process counts the blocks that it reads from disks, and measures how long op
 
     1. On a disk, the kernel reads a file while the worker decodes another one, if it is asked to (posix_fadvise).
     2. If the files are in the page cache, nothing helps, and opening them a second time only costs.  The kernel counts
-       the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened.
+       the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened early,
+       to learn whether opening has become slow.
     3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
        it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
        Only workers have these threads.  The trainer has none, because it may fork.  So if opening is slow, the trainer

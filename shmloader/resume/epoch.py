@@ -7,8 +7,8 @@ NOTE [ Epoch ]
        is computed from these, and there is no other counter.
     2. `delivered` counts the batches that the user has received, and a state saves its count.  Without a prefetch
        thread, `delivered` and `reading.delivered` are one object, in which the ring's iterator counts what it hands
-       out.  With one, that iterator hands batches to the thread, ahead of the user.  So `delivered` is then a copy of
-       `reading.delivered`, which came along with the last batch that the user received.
+       out.  With a prefetch thread, that iterator hands batches to the thread, and the user receives them later.  So
+       `delivered` is then a copy of `reading.delivered`, which came along with the last batch that the user received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.
     4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.

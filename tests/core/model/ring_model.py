@@ -7,7 +7,7 @@ trainer, and the thread that watches the workers run them.  A state is a string 
 reachable states, breadth first, so the trace to the first bad state is the shortest.
 
     worker   look      the walk, or lowest(); it claims what it finds, and writes half of its row of the payload
-             take up   if it puts claims aside, it writes that half only when it takes up the first of them
+             take up   a worker that puts claims aside writes that half later, each time it takes up its oldest claim
              claim     the CAS, a step of its own if another worker may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
              peek, read  upcoming(): the word of another sequence of its own, then that sequence's task
