@@ -30,8 +30,9 @@ NOTE [ Far workers ]
        The stand-in keeps a request that does not fit until it has received the batches of all requests before it.  If
        it sent the request at once, both ends might wait for the other one to read.
     7. Each message of a far worker that it is alive (see 8) names the batch that it makes.  A death counts against the
-       batch in the last such message, or against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
-       claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.
+       batch in the last such message, or against none if the far worker had begun none.  Otherwise, when a node is
+       gone, three of its stand-ins might claim the same batch one after another and die, and on_worker_death would
+       count three deaths over that batch.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.

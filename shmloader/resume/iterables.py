@@ -24,10 +24,10 @@ shared memory, and need not copy one with each batch.  The pages of a cell are c
 NOTE [ Streams from epoch to epoch ]
 
 Some streams count their own epochs: they shuffle differently in each, and a number in their state grows at the end of
-each epoch.  If workers are persistent, or if there are none, such a stream lives from epoch to epoch.  So before the first
-batch of an epoch, a loader's state contains the stream's state at the end of the former epoch.  Before a worker's first
-epoch there is no such state: the stream starts in the state in which its dataset was made.  In mid-epoch, a stream's
-state has two parts: that of the dataset, and that of its iterator if it has one.  Between two epochs it is the
+each epoch.  If workers are persistent, or if there are none, such a stream lives from epoch to epoch.  So before the
+first batch of an epoch, a loader's state contains the stream's state at the end of the former epoch.  Before a worker's
+first epoch there is no such state: the stream starts in the state in which its dataset was made.  In mid-epoch, a
+stream's state has two parts: that of the dataset, and that of its iterator if it has one.  Between two epochs it is the
 dataset's alone, because each epoch makes a new iterator.
 """
 
