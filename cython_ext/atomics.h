@@ -62,19 +62,20 @@ typedef struct {
 /* NOTE [ Figures ]
  *
  * Figures are the source of the statistics, of `shmloader top` and of traces.  Times are CLOCK_MONOTONIC in
- * nanoseconds, which all processes of a machine share.  Amounts only grow; those named _ns are nanoseconds.
+ * nanoseconds, which all processes of a machine share.  Counts and durations (_ns) only grow, except `lent`.
  *
  *     1. Each figure has one writer, and no process takes a figure as a sign that it may read other memory.  So
  *        ring_note and ring_add are relaxed, and no figure has a part in the protocol: the model in tests/core/model
  *        knows none of them.
- *     2. The time stamps of a sequence lie in cache lines that move between the processes with it anyway. The worker
- *        writes the stamps before ring_publish. So once the trainer has loaded READY, it reads the stamps of the
- *        sequence that it takes.
+ *     2. The time stamps of a sequence lie in the cache lines of its entry, which move between the processes anyway.
+ *        The worker writes the stamps before ring_publish.  So once the trainer has loaded READY, it reads the stamps
+ *        of the sequence that it takes.
  *     3. The figures of each worker, and of the trainer, lie in a cache line of their own.  So they cost other cores
  *        nothing until one of them reads the line.
- *     4. An onlooker maps the segment read-only, and has the kernel copy it.  The copy is not a snapshot of one moment.
- *        A time in it may be a little later than the onlooker's own clock reading, and a sequence may have changed its
- *        state while the copy was made.
+ *     4. An onlooker maps the segment read-only.  It has the kernel copy the words, because reading them itself would
+ *        end in SIGBUS if the memory was truncated.  The copy is not a snapshot of one moment.  A time in it may be a
+ *        little later than the onlooker's own clock reading, and a sequence may have changed its state while the copy
+ *        was made.
  *     5. Workers run other people's code, which may overwrite figures too.  So a figure is clamped to a range that is
  *        known to be right before anything is computed from it. */
 
@@ -301,7 +302,8 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
  *        pictures.  They end at the picture's own entry, at 0 or at a claim.  If a process meets the claim of a living
  *        process, it does not use the cache this time, and does not try the next slot.  So a picture has one entry at
- *        most, and a released claim leaves a 0, not a gap that probes would have to skip.
+ *        most.  No entry lies behind a claim because of that claim.  So if the claim is released, its word can become 0
+ *        again, and no probe that ends there misses an entry.
  *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
  *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, even if a process is killed.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so

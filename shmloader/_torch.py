@@ -1,4 +1,4 @@
-"""All private names of torch that are used, so that a new release breaks this file and no other.
+"""All private names of torch that are used, so that a new release needs changes in this file only.
 
 NOTE [ Private names ]
 
@@ -16,13 +16,13 @@ This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, wh
 
     _worker_loop                        takes `dataset`; since 2.14 it takes `dataset_holder`, a list with the
                                         dataset, and drops the worker info at its end
-    _process_data                       takes the data; as of 2.8 also the worker, and there is _workers_num_tasks
-    _pin_memory_device                  the user's argument; as of 2.10 the current accelerator's
+    _process_data                       takes the data; as of 2.8 also the worker's number, for _workers_num_tasks
+    _pin_memory_device                  what the user gave; as of 2.10 the type of the current accelerator
     pinning                             asks only torch.cuda in 2.6, torch.accelerator as of 2.8
     Tensor.__dlpack_c_exchange_api__    as of 2.10; before, tensors are made over slots by DLPack's capsules
     WorkerInfo                          as of 2.13 a frozen dataclass
-    torch._utils.cpu_count              as of 2.13; before, cores were counted in place
-    _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit has the iterators
+    torch._utils.cpu_count              as of 2.13; before, dataloader.py counted the cores itself
+    _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit lists iterators to end
     torch.profiler._pattern_matcher     until 2.13
 
 Only tests notice the last four of these differences.

@@ -125,7 +125,8 @@ def _pickled(job: Any) -> bytes:
         if _dump_code is None:
             raise TypeError(
                 f"data_source returned a job that cannot be pickled: {job!r} ({error}). Jobs are sent to worker "
-                "processes. Return functions of a module or functools.partial of them, or install cloudpickle."
+                "processes. Let it return functions from the top level of a module, or functools.partial objects of "
+                "such functions. Or install cloudpickle."
             ) from error
         return bytes(_dump_code(job))
 

@@ -7,7 +7,7 @@ silent.  There is a RuntimeWarning, once for each reason in a process, with a re
 only the ring can honour (`on_worker_death="respawn"` for example), it is a RuntimeError.  Otherwise a user who relies
 on it would notice only when a worker dies.
 
-Without workers there are no batches to transport, so that is neither a warning nor an error.
+Without workers there are no batches to transport, so such a loader gets neither the warning nor the error.
 """
 
 from __future__ import annotations

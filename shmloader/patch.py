@@ -6,8 +6,9 @@ NOTE [ Patching ]
        attributes hold it too, and functions may import it later.  A call through any of these builds our loader,
        because the class itself is changed: its `__init__` turns the new, empty instance into one of our class.
     2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
-       before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
-       Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class still load.
+       before.  That includes ours and instances of others' subclasses, and loaders that were built before the patch.
+       If the name were rebound to ours, Lightning would not recognise torch's loaders and would not shard them.
+       Pickles that name the class still load.
     3. Only instances whose type is exactly torch's class, or exactly a class given as `classes=`, are changed.  Other
        subclasses stay what they are.  A copy, or an unpickled loader, of torch's class does not become ours, because
        neither calls `__init__`.
@@ -19,8 +20,8 @@ NOTE [ Patching ]
        new class has the subclass's name.  It is in no module, so its instances are pickled under the subclass's name,
        with a function that gives them the combined class again when they are unpickled (`_rebuilt`).
     6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
-       ours.  It lists those that exist at the call, each once in a process, but not those of WRAPPERS, which build
-       torch's loader by its name or can be combined with ours in their own way.
+       ours.  It lists those that exist at the call, each once in a process.  It leaves out abstract classes, and those
+       of the packages in WRAPPERS, where a comment says why.
 """
 
 from __future__ import annotations

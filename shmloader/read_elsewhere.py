@@ -8,8 +8,8 @@ NOTE [ Read elsewhere ]
        have the dataset in common, so each loader of ours leaves a note with its dataset.
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
        We watch these two calls only while one of three things exists: a note of a loader that was not iterated over
-       yet; a loader of ours whose class was defined elsewhere (a subclass, which may do what 4 describes); a patch.
-       Otherwise torch's classes are as torch made them.
+       yet; a loader whose class a user derived from ours, because its code may do what 4 describes; or patch_torch() is
+       in force.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
        workers and the same collate function, its loader was probably built from ours.  We warn about that, once.
     4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  We call
@@ -215,7 +215,7 @@ def _ours_begins(iterator: Any, loader: Any) -> None:
         return
     where = _caller()
     why = (
-        f"{where} makes torch's iterator by its class's name. Call self._get_iterator() or super().__iter__() there, "
+        f"{where} builds torch's iterator itself. Call self._get_iterator() or super().__iter__() there, "
         "which return shmloader's"
     )
     _escaped[loader] = why

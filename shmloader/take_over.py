@@ -2,8 +2,9 @@
 
 NOTE [ Take over ]
 
-    1. Code that builds a loader by torch's name knows only torch's arguments.  Each option of ours that it does not
-       give comes from the loader that the new one was built from, or, if that gives none, from the latest living patch.
+    1. Code that builds a loader by torch's name knows only torch's arguments, so we fill in our options.  An option
+       comes from the loader that the new one was built from.  If that loader has only the default, it comes from
+       patch_torch(): from the latest patch that gives it.
     2. We recognise that loader by this: it is a living loader of ours over the same dataset object, with the same
        number of workers and the same collate function.  accelerate and Ray Train pass on all three.  Only options that
        differ from their defaults are taken over.

@@ -398,8 +398,10 @@ def without_the_drivers(found: collections.Counter[str]) -> collections.Counter[
     """Without what a GPU's driver opens with its first work in a process, and keeps."""
     if not any(map(_is_the_drivers, found)):
         return found
-    kept = {"pipe", "anon_inode:[eventfd]"}
-    return collections.Counter({what: n for what, n in found.items() if what not in kept and not _is_the_drivers(what)})
+    kept_open = {"pipe", "anon_inode:[eventfd]"}
+    return collections.Counter(
+        {what: n for what, n in found.items() if what not in kept_open and not _is_the_drivers(what)}
+    )
 
 
 def _is_the_drivers(target: str) -> bool:

@@ -4,11 +4,11 @@ NOTE [ Scripts ]
 
     Most scripts need torch, and its import takes almost two seconds of CPU.  So run_script() asks a server for them: a
     process that has imported torch and shmloader once, and is forked for each script (script_server.py).  The forked
-    process runs the script as `__main__`, from a file as Python would, and comes to its end as any interpreter does.
+    process runs the script from a file, as `__main__`, and exits as any interpreter does.
 
     A test passes `fresh=True` where a script is about what a new interpreter does: what an import costs or changes, in
-    which order atexit calls what, how large a process is.  A script with flags of Python's, with another environment
-    or in a folder of its own has a new interpreter too.
+    which order atexit calls what, how large a process is.  A script that is given flags for Python, another environment
+    or another folder also gets a new interpreter.
 """
 
 from __future__ import annotations

@@ -74,10 +74,10 @@ def _held(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_table(out: Console, found: dict[str, Any], settings: dict[str, Any]) -> None:
-    of = settings["ray"]
+    asked = settings["ray"]
     table = Table(
-        title=f"beside Ray Data; {of['files']}; batches of {of['batch_size']}, float32; rounds: {settings['rounds']}, "
-        "medians \\[min..max]",
+        title=f"beside Ray Data; {asked['files']}; batches of {asked['batch_size']}, float32; "
+        f"rounds: {settings['rounds']}, medians \\[min..max]",
         title_justify="left",
     )
     table.add_column("")

@@ -19,8 +19,9 @@ from bench.core.loaders import PREFETCH
 from bench.far.cluster import Memory, start
 from bench.far.pictures import Pictures
 
-OURS, RAY_DATA, SMALL_BLOCKS = "shmloader", "Ray Data", "Ray Data, blocks of a batch"
-LOADERS = (OURS, RAY_DATA, SMALL_BLOCKS)
+OURS, SMALL_RING = "shmloader", "shmloader, prefetch_factor=1"
+RAY_DATA, SMALL_BLOCKS = "Ray Data", "Ray Data, blocks of a batch"
+LOADERS = (OURS, SMALL_RING, RAY_DATA, SMALL_BLOCKS)
 ROWS = 400_000  # of a dataset of Ray Data's: no measurement comes to their end
 WARM_UP = 5.0  # seconds after the first batch, until all are at work
 CHECKED = 2  # rows of a batch that are compared with the dataset's
@@ -51,7 +52,7 @@ def beside_ray(
     import ray
 
     start(workers, store)
-    pictures = Pictures(folder, ENDLESS if loader == OURS else ROWS)
+    pictures = Pictures(folder, ENDLESS if loader in (OURS, SMALL_RING) else ROWS)
     with Memory() as memory:
         began = time.perf_counter()
         with OPEN[loader](pictures, workers, batch_size) as (batches, ring):
@@ -71,17 +72,25 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]  # numbers of samples, and
 
 
 @contextmanager
-def _ours(pictures: Pictures, workers: int, batch_size: int) -> Iterator[tuple[Batches, Callable[[], int]]]:
+def _ours(
+    pictures: Pictures, workers: int, batch_size: int, prefetch_factor: int = PREFETCH
+) -> Iterator[tuple[Batches, Callable[[], int]]]:
     import shmloader
     import shmloader.ray
 
     with (
         shmloader.ray.Workers(workers) as far,
-        shmloader.DataLoader(pictures, batch_size, far_workers=far, prefetch_factor=PREFETCH) as loader,
+        shmloader.DataLoader(pictures, batch_size, far_workers=far, prefetch_factor=prefetch_factor) as loader,
     ):
         batches = iter(loader)
         numbered = ((torch.arange(at * batch_size, (at + 1) * batch_size), batch) for at, batch in enumerate(batches))
         yield numbered, lambda: loader.stats().ring_bytes or 0
+
+
+@contextmanager
+def _small_ring(pictures: Pictures, workers: int, batch_size: int) -> Iterator[tuple[Batches, Callable[[], int]]]:
+    with _ours(pictures, workers, batch_size, prefetch_factor=1) as opened:
+        yield opened
 
 
 @contextmanager
@@ -108,7 +117,7 @@ def _small_blocks(pictures: Pictures, workers: int, batch_size: int) -> Iterator
         yield opened
 
 
-OPEN = {OURS: _ours, RAY_DATA: _ray_data, SMALL_BLOCKS: _small_blocks}
+OPEN = {OURS: _ours, SMALL_RING: _small_ring, RAY_DATA: _ray_data, SMALL_BLOCKS: _small_blocks}
 
 
 def _take(batches: Batches, seconds: float, step: float) -> dict[str, float]:

@@ -45,7 +45,7 @@ def training(way: str, root: str, network: str, seconds: float, workers: int, ba
     for _ in range(WARM_UP if device == "cuda" else 1):
         float(step(*same))
 
-    begun = time.perf_counter()
+    began = time.perf_counter()
     batches: Iterator[Any] = repeat(same) if way == ALONE else iter(_loader(way, root, workers, batch_size, device))
     waits: list[float] = []
 
@@ -56,7 +56,7 @@ def training(way: str, root: str, network: str, seconds: float, workers: int, ba
         return [part.to(device, non_blocking=True) for part in batch]
 
     float(step(*take()))
-    first = time.perf_counter() - begun
+    first = time.perf_counter() - began
     for _ in range(WARM_UP - 1 if device == "cuda" else 1):
         loss = step(*take())
     float(loss)

@@ -115,8 +115,8 @@ RECIPES = {
     "rand": Recipe("crop, flip, RandAugment", _training("bilinear", lambda transforms: transforms.RandAugment())),
     "timm": Recipe("timm: bicubic crop, RandAugment, erasing", _timm(**_TIMM), ("torchvision", "timm")),
     "timm-defaults": Recipe("timm's defaults: crop, flip, jitter", _timm(), ("torchvision", "timm")),
-    "clip": Recipe("resize 224 bicubic, middle", _evaluation(224, "bicubic")),
-    "evaluation": Recipe("resize 256, middle", _evaluation(256, "bilinear")),
+    "clip": Recipe("resize 224 bicubic, centre crop", _evaluation(224, "bicubic")),
+    "evaluation": Recipe("resize 256, centre crop", _evaluation(256, "bilinear")),
     "simclr": Recipe("SimCLR", _training("bilinear", *_SIMCLR)),
     "dino": Recipe("DINOv2: two crops of 224, eight of 96", _dino),
 }

@@ -17,9 +17,9 @@ def _points(by: dict[float, Plan]) -> dict[str, Any]:
 
 
 def _figures(result: Result) -> dict[str, Any]:
-    kept = asdict(result)
-    del kept["orders"], kept["rates"]
-    return {"rate": result.rate, "least": min(result.rates), "bottleneck": result.bottleneck, **kept}
+    figures = asdict(result)
+    del figures["orders"], figures["rates"]
+    return {"rate": result.rate, "least": min(result.rates), "bottleneck": result.bottleneck, **figures}
 
 
 def by_far_workers(kind: str, gigabits: int, cores: int) -> dict[str, Any]:

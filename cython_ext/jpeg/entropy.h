@@ -8,11 +8,11 @@
  *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
  *     the chain.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
- *     continues.  If the block has ended, the look-up has cost nothing.  There are always enough bits for the look-up.
- *     After a refill, the 64 bits are the next 64 of the file.  With its extra bits, a DC symbol takes at most 16 + 11
- *     of them, and an AC symbol 16 + 10.  So two symbols take at most 53, and this look-up needs 10.  A code of more
- *     than 10 bits is looked up later, when at most one symbol was taken since a refill, so at least 64 - 27 = 37 bits
- *     are left.  This saved a tenth of the time of a picture.
+ *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
+ *     after a refill, the 64 bits are the next 64 of the file.  With its extra bits, a DC symbol takes at most 16 + 11
+ *     of them, and an AC symbol 16 + 10.  So two symbols leave at least 11.  A code of more than 10 bits is looked up
+ *     later, when at most one symbol was taken since a refill, so at least 64 - 27 = 37 bits are left.  Looking up this
+ *     early saved a tenth of the time of a picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and
  * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the

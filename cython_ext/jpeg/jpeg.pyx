@@ -52,7 +52,7 @@ cdef enum:
 
 def paths() -> list[str]:
     """The paths that this processor has, the fastest first."""
-    return [name for name in ("avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
+    return [name for name in ("avx512", "avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
 
 
 cdef class Decoder:

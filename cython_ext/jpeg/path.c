@@ -5,6 +5,7 @@
 
 static const jpeg_path *const paths[] = {
 #if defined(__x86_64__)
+    &jpeg_avx512,
     &jpeg_avx2,
 #elif defined(__aarch64__)
     &jpeg_neon,

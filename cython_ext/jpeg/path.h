@@ -1,4 +1,4 @@
-/* The functions that have a version for each processor: in plain C, with AVX2 and with NEON.  All agree bit for bit.
+/* The functions that have a version for each processor: in plain C, with AVX2, AVX-512 and NEON.  All agree bit for bit.
  *
  * Pictures lie on their side here: a plane holds the picture's columns one after the other.  The inverse transform
  * makes them like that at no cost, because its last step would be to turn them back.  Resizing across the picture comes
@@ -45,7 +45,7 @@ typedef struct {
 
 extern const jpeg_path jpeg_plain;
 #if defined(__x86_64__)
-extern const jpeg_path jpeg_avx2;
+extern const jpeg_path jpeg_avx2, jpeg_avx512;
 #elif defined(__aarch64__)
 extern const jpeg_path jpeg_neon;
 #endif

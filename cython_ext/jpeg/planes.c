@@ -17,8 +17,8 @@
  *
  * Coefficients, as the entropy decoder gives them, would be smaller: at two bytes for each that is not 0, 280 KB
  * instead of 522 KB (mean of 264 photographs of ImageNet).  But a crop from coefficients takes about 300 us, a crop
- * from planes 122, and a crop from the file 655.  So if all pictures fit, planes are 2.4 times as fast.  If almost none
- * fit, planes save 20 % less time than coefficients for each byte of memory that they take. */
+ * from planes 122, and a crop from the file 655.  So if all pictures fit, planes are 2.4 times as fast as coefficients.
+ * If almost none fit, each byte of planes saves 20 % less time than a byte of coefficients. */
 #include <string.h>
 
 #include "decoder.h"

@@ -24,8 +24,10 @@ cdef class EpochCounts:
     # without workers: for each thread, the index whose batch it makes, and how many samples were drawn before it
     cdef dict pending
     cdef uint64_t asked                 # without workers: how many samples were drawn
-    cdef list window                    # the indices that were drawn for the window that is opened next, or for later batches
-    cdef bint refused                   # that index, or the window's first one, could not be opened
+    # Further indices that were drawn and are not opened yet: a window is drawn as a whole before it is opened, and a
+    # slow reader in another process keeps the ring full.
+    cdef list waiting
+    cdef bint refused                   # `drawn`, or with windows the first one of `waiting`, could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
     cdef readonly uint64_t samples      # how many samples are in these
     cdef public int last_worker         # the worker that the last batch was opened for; -1: none yet

@@ -40,7 +40,7 @@ cdef class EpochCounts:
     def __init__(self, bint numbered=False, int workers=0):
         self.reading = Reading(Progress(numbered, workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
-        self.window, self.pending = [], {}
+        self.waiting, self.pending = [], {}
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
@@ -49,7 +49,7 @@ cdef class EpochCounts:
         cdef Reading reading = self.reading
         if reading.ready is not nothing or self.is_under_way():
             return False
-        if self.window or self.pending:
+        if self.waiting or self.pending:
             return False
         if self.source is not None and self.drawn is nothing:
             if self.source.last == EXHAUSTED:
@@ -61,7 +61,7 @@ cdef class EpochCounts:
     @property
     def waits(self) -> bool:
         """Whether an index was drawn and is not opened yet."""
-        return self.drawn is not nothing or len(self.window) > 0
+        return self.drawn is not nothing or len(self.waiting) > 0
 
     # ---------------------------------------------------------------------------------------------- without workers
 

@@ -63,8 +63,8 @@ cdef class Slots:
         # one for each batch under way, and `spare` more, which may be lent; but readers may hold any of them
         if not self.has_free():
             raise MemoryError(f"no slot of the ring is free: {self.lent} of {self.payloads} have batches that are "
-                              "still referenced. Drop them. An exception that broke off next() may refer to one, by its "
-                              "traceback.")
+                              "still referenced. Drop them. An exception that broke off next() may refer to one, by "
+                              "its traceback.")
         self.frees -= 1
         return self.free[self.frees]
 

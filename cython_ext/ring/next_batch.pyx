@@ -40,12 +40,12 @@ cdef class Steps:
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
            that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
            what one draw gives: usually all indices of a batch.)  The next call continues from there.
-           A handler may also raise after next() has returned, but before the iterator returns the batch.  So in the main
-           thread, which alone runs handlers, next() leaves the batch where it is.  The iterator's last line sets
-           `returning` to False.  That counts the batch as handed out.  Setting it calls no function of Python, so no
-           handler runs after it.  If that line was not reached, the following next() returns the batch again, and no
-           state has counted it.  If another thread calls next() meanwhile, it counts the batch, and keeps it in
-           `unreturned` for the main thread.
+           A handler may also raise after next() has returned, but before the iterator returns the batch.  So next(), if
+           it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no other thread.)  The
+           iterator's last line sets `returning` to False.  That counts the batch as handed out.  Setting it calls no
+           function of Python, so no handler runs after it.  If that line was not reached, the following next() returns
+           the batch again, and no state has counted it.  If another thread calls next() meanwhile, it counts that batch
+           of the main thread, puts it into `unreturned`, and takes the next one.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
@@ -67,8 +67,9 @@ cdef class Steps:
            Otherwise their speed would decide when the next epoch is drawn.  The user may draw from the same generator
            between two batches, so the order of that epoch would depend on it.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
-           fails too, next() raises the error.  Usually the error then counts as the batch.  But if memory lacks
-           (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once more.
+           fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
+           for it (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once
+           more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
         8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a
@@ -304,9 +305,9 @@ cdef class Steps:
             self.draw_all(epoch)
         while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
-                if not (draws or epoch.window):
+                if not (draws or epoch.waiting):
                     return False
-                epoch.drawn = epoch.window.pop(0) if epoch.window else self.draw(epoch)
+                epoch.drawn = epoch.waiting.pop(0) if epoch.waiting else self.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -335,7 +336,7 @@ cdef class Steps:
         So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
         """
         return (epoch.source is not None and epoch.source.last == RAISED and epoch.reading.ready is nothing
-                and (epoch.drawn is not nothing or len(epoch.window) > 0 or epoch.is_under_way()))
+                and (epoch.drawn is not nothing or len(epoch.waiting) > 0 or epoch.is_under_way()))
 
     cdef int draw_all(self, EpochCounts epoch) except -1:
         """If other processes read, draw as many indices as would be open without them.
@@ -352,7 +353,7 @@ cdef class Steps:
                 if epoch is ring.current and epoch.asks_next and ring.next is None:
                     self.draw_next()
                 return 0
-            epoch.window.append(index)
+            epoch.waiting.append(index)
             self.conductor.drew(epoch)
         return 0
 
@@ -360,8 +361,8 @@ cdef class Steps:
         """How many batches are under way, or wait to be opened."""
         cdef TrainerSide ring = self.ring
         cdef EpochCounts later = ring.coming if ring.next is None else ring.next
-        cdef int count = ring.under_way + len(ring.current.window) + (ring.current.drawn is not nothing)
-        return count if later is None else count + len(later.window) + (later.drawn is not nothing)
+        cdef int count = ring.under_way + len(ring.current.waiting) + (ring.current.drawn is not nothing)
+        return count if later is None else count + len(later.waiting) + (later.drawn is not nothing)
 
     cdef int draw_next(self) except -1:
         """Draw indices of the next epoch, although batches of the current one may wait to be opened (rule 5)."""
@@ -386,13 +387,13 @@ cdef class Steps:
         cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
             # If the index in front was refused, the sampler is asked later, as for single batches.
-            if draws and not (epoch.refused and epoch.window):
-                while len(epoch.window) < ring.window:
+            if draws and not (epoch.refused and epoch.waiting):
+                while len(epoch.waiting) < ring.window:
                     index = self.draw(epoch)
                     if index is nothing:
                         break
-                    epoch.window.append(index)
-            if not epoch.window:
+                    epoch.waiting.append(index)
+            if not epoch.waiting:
                 return draws
             if epoch.refused and self.waits_its_turn(epoch):
                 return False
@@ -407,7 +408,7 @@ cdef class Steps:
             Whether anything was opened.  If not, there was no room, or earlier batches must be handed out first.
         """
         cdef uint64_t before = epoch.opened
-        cdef list window = epoch.window
+        cdef list window = epoch.waiting
         try:
             if len(window) > 1 and not epoch.refused:
                 try:
@@ -428,7 +429,7 @@ cdef class Steps:
             raise
         finally:
             if epoch.opened != before:
-                del epoch.window[:epoch.opened - before]
+                del epoch.waiting[:epoch.opened - before]
                 epoch.refused = False
 
     cdef object draw(self, EpochCounts epoch):
@@ -437,7 +438,7 @@ cdef class Steps:
         if epoch.source is None:    # a handler raised while the epoch began
             return nothing
         try:
-            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window) + (epoch.drawn is not nothing))
+            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.waiting) + (epoch.drawn is not nothing))
             if type(index) is list and (self.ring.readers is not None or self.ring.window > 1):
                 return index[:]     # it waits, and the sampler may give the same list again, with other indices
             return index

@@ -18,12 +18,12 @@ is used:
 docs/readers.md has the times that we measured for the first two.
 
 A first write to a page is a page fault.  So if this process has had no page fault since it was lent the payload, it has
-written to none of the pages, and nobody looks for any.  A look takes 20 us for 38 MB.  Reading the number of page faults
-takes 1 us, so for less than 1 MB there is always a look.  The number counts the faults of all threads, so a trainer that
-allocates memory all the time looks each time.  A process of Linux has had faults from its beginning on.  So 0 means that
-nobody counts them (gVisor, or a filter of system calls), and the pages are looked for each time.  The kernel counts a
-fault for the process that causes it.  So it goes unnoticed if another process writes into this one's memory
-(process_vm_writev, a debugger).
+written to none of the pages, and need not look for any.  Looking takes 20 us for 38 MB, and reading the number of page
+faults takes 1 us.  So below 1 MB, the process looks without reading the number.  The number counts the faults of all
+threads, so a trainer that allocates memory all the time looks each time.  Every Linux process has had page
+faults.  So if the number is 0, the system does not count them (gVisor, or a filter of system calls), and the process
+looks each time.  The kernel counts a fault for the process that causes it.  So if another process writes into this
+one's memory (process_vm_writev, a debugger), that goes unnoticed.
 
 The ring reserves more address space than there is memory, so the mapping has MAP_NORESERVE.  A view lives while a batch
 is lent over it: the lease keeps its ring alive, and the ring keeps the view.

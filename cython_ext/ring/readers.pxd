@@ -36,7 +36,7 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        it discards the copy.
     4. The word needs no generation counter.  A dropped reader may still try to take a batch.  As long as that is
        possible, its bit is not set in any word again.  So its CAS fails, however the word has changed in the meantime.
-       A living reader first makes sure that it takes nothing more (AttachedSide.leave()), and then closes its
+       To leave, a reader makes sure that it takes nothing more (AttachedSide.leave()), and only then closes its
        connection.  Another reader gets the same bit only when no word has that bit.  Otherwise the death of the second
        reader would free payloads that the first reader still lends.
     5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
@@ -87,7 +87,7 @@ cdef class Readers:
     cdef void advance(self) noexcept
     cdef bint have_room(self, int chunks, int most) noexcept
     cdef void reserve(self, int chunks) noexcept
-    cdef void open(self, ring_given *given, uint64_t epoch) noexcept    # its payload is about to be opened for this batch
+    cdef void open(self, ring_given *given, uint64_t epoch) noexcept    # a payload is about to be opened for this batch
     cpdef uint64_t joins_at(self) noexcept                               # where a reader begins that names no batch
     cdef void strike(self, int reader, bint dead) noexcept
     cdef uint64_t oldest(self) noexcept                                 # of the batches that the ring still has whole

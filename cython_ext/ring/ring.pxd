@@ -23,7 +23,8 @@ trainer.  So there are no locks, and a killed process cannot leave one locked.
 
 A worker walks all sequences in order.  It passes over sequences of other workers and over finished ones, stops at the
 first one that is not open yet, and sleeps on its own bell.  Each worker has a bell, so opening a task wakes one worker.
-The trainer sleeps on the ready bell.  Both announce that they are about to sleep, look once more, and only then sleep.
+The trainer sleeps on the ready bell.  Both announce that they are about to sleep (a worker by its *sleeper bit*), look
+once more, and only then sleep.
 
 A worker may read the tasks of OPEN sequences that name it before it claims them (NOTE [ Look ahead ] in look_ahead.py).
 These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead

@@ -2,15 +2,16 @@
 
 NOTE [ Shells ]
 
-A batch in chunks is joined from rows.  The rows of plain tensors and arrays lie in the slot, and lists with one object
-per sample lie beside it.  Their container may be of any class: an OrderedDict, a list with attributes, a dataclass with
-slots, a tensor of a subclass.  Such a shell comes from the first chunk, and the trainer puts the rows of all chunks
-into it.
+A batch in chunks is joined from rows: rows of plain tensors and arrays, and lists with one object per sample.  The
+container around them may be of any class: an OrderedDict, a list with attributes, a dataclass with slots, a tensor of a
+subclass.  Without the rows, it is a *shell*.  The first chunk sends the shell, and the trainer puts the rows of all
+chunks into it.
 
-    1. default_collate copies the first sample's container and updates the copy with the collated items.  That cannot be
-       done row by row: a Counter adds the items to those that it has, and a bytearray accepts a tensor as an item only
-       if the tensor has one element.  So the first chunk sends the first sample's container itself, and the trainer
-       updates it with all rows: `Updated`.
+    1. default_collate copies the first sample's container and updates the copy with the collated items.  An update for
+       each chunk would give another result.  A Counter would add the items of one chunk to those of another.  A
+       bytearray accepts a tensor of one element as an item, so it would accept a chunk of one sample, although it
+       refuses the whole batch.  So the first chunk sends the
+       first sample's container itself, and the trainer updates it with all rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
        with holes in place of its items: `Holed`.  So you get the container that you would get if the whole batch were
        pickled.  The same is done with a tensor of a subclass.  Such a tensor counts as a container with a single item:

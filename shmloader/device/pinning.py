@@ -24,9 +24,9 @@ delivered in its slot, with `is_pinned()` true and no copy.
        copies.  When all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are
        lent, batches are copied, so nothing ever waits for a device.
        Usually the trainer waits until two batches have died, and records the events for both at once.  While slots are
-       scarce, it does so for each one.  In all usual cases it is
-       one call of C, in reclaim.pyx, which calls the driver without the GIL and reuses its events.  The Python code
-       here covers all cases: foreign streams, streams that became current unseen, errors, ROCm, and the end.
+       scarce, it records them for each batch.  In all usual cases one C function does that (reclaim.pyx): it calls the
+       driver without the GIL and reuses its events.  The Python code here covers all cases: foreign streams, streams
+       that became current unseen, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code
        ever sees the slot: `on_device` and the consumer get only the copy.  Then events on that thread's current streams
        are enough, and no slot waits for the consumer's computation.
@@ -34,10 +34,10 @@ delivered in its slot, with `is_pinned()` true and no copy.
        or at the next hand-out.  `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
        a capture began in another thread while the events were being recorded, the events are dropped, and recorded
-       again at the next hand-out.  They are dropped even if that capture is over when we check, because we compare how
-       many captures had begun before the recording and after it.  All calls are made in the thread's relaxed mode, so
-       they break no capture of another thread.  Waiting for a whole device breaks a capture even in that mode, so no
-       capture may begin until such a wait is over (captures.py).
+       again at the next hand-out.  We compare how many captures had begun before the recording and after it, so we also
+       notice a capture that is already over.  All calls are made in the thread's relaxed mode, so they break no capture
+       of another thread.  Waiting for a whole device breaks a capture even in that mode, so no capture may begin until
+       such a wait is over (captures.py).
     5. When the iterator ends, it waits for the device, so that no copy still runs, not even one that we do not know of.
        Then slots that are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a
        device is not allowed, so the events alone have to be enough.  A slot that is lent, or read by a copy, stays

@@ -27,8 +27,8 @@ NOTE [ Prefetcher ]
        moment when the batch leaves the queue until next() returns it.  It does no harm if a batch's number is reported
        twice, or if the iterator or the thread is ended twice.  threading's is_alive() proves nothing: until Python
        3.12, an interrupted join() marks a living thread as ended.
-    7. Without a thread (depth 0), an exception of `on_device`, even KeyboardInterrupt, also comes in place of the
-       batch.
+    7. Without a thread (depth 0), `on_device` runs in the caller.  If it is interrupted there by Ctrl-C, the
+       KeyboardInterrupt takes the place of the batch, like any exception of `on_device`.
     8. If code asks for an attribute of torch's iterator that this iterator lacks (`_workers` for example), it gets the
        source's attribute.
 """

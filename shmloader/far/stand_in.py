@@ -9,8 +9,8 @@ NOTE [ Far workers ]
     2. The far end runs the same code as a local worker (worker/loop.py), over a ring of its own with one worker
        (far/maker.py).  So it collates, seeds and fails in the same way.  An offset in its slot is the same offset in
        our slot.  So the description of a batch travels unchanged, and nothing is pickled that a local worker would not
-       pickle.  The engine sends the dataset, the collate function and worker_init_fn to the far worker before the work
-       begins: `Workers._put` in ray/workers.py.
+       pickle.  The system that starts far workers (Ray) sends them the dataset, the collate function and worker_init_fn
+       before the work begins: `Workers._put` in ray/workers.py.
     3. The far worker connects to the stand-in's door (a listening socket, door.py), and not the other way round.  The
        port stays the same when a stand-in or a far worker is replaced, so neither has to learn a new address.
     4. If the connection ends, the stand-in ends too.  The reasons are: the far worker died, its machine is gone, it was
@@ -25,14 +25,14 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes a batch.  When it has made the batch, and the one before
-       is still being sent, it waits for that, and reads no request meanwhile either.  So all requests that it has not
-       read must fit into what the kernel holds for a connection.  The stand-in keeps a request that does not fit until
-       it has received the batches of all requests before it.  If it sent the request at once, both ends might wait for
-       the other one to read.
-    7. The last sign of life names the batch that the far worker had begun.  A death counts against that batch, or
-       against none if the far worker had begun none.  Otherwise, when a node is gone, three of its stand-ins might
-       claim the same batch one after another and die, and on_worker_death would count three deaths over that batch.
+       worker.  The far worker reads no request while it makes a batch, nor while it then waits because the former batch
+       is still being sent.  So all requests that it has not read must fit into what the kernel holds for a connection.
+       The stand-in keeps a request that does not fit until it has received the batches of all requests before it.  If
+       it sent the request at once, both ends might wait for the other one to read.
+    7. Each message of a far worker that it is alive (see 8) names the batch that it makes.  A death counts against the
+       batch in the last such message, or against none if the far worker had begun none.  Otherwise, when a node is
+       gone, three of its stand-ins might claim the same batch one after another and die, and on_worker_death would
+       count three deaths over that batch.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.

@@ -33,16 +33,16 @@ class FileStore:
     NOTE [ Cache file ]
 
         1. The file has a header, a table and pictures.  No process maps it, because reading a mapped page raises SIGBUS
-           if the file was truncated, or if a full or broken disk has no page for it.  So it is read and written by
-           system calls, which return an error in these cases.
+           if the file was truncated, or if the disk is full or broken.  So it is read and written by system calls,
+           which return an error in these cases.
         2. While the file is in use, its table is in common memory.  There, words are claimed and published as
            NOTE [ Cache table ] says.  A process that publishes an entry also writes that word to the file, after the
            picture's bytes.  So the file never has claims, not even of a dead process.
         3. After a power loss, the disk may have a word without its bytes.  So the checksum of each picture is compared
            when the picture is read.  If a picture is broken, its word in the file is cleared, and the next run keeps
            the picture again.
-        4. The process that makes the common memory of a file locks the file (flock).  So processes that cannot see that
-           memory (of another machine, container or user) do not get the lock, and write nothing.  They only read.
+        4. The process that makes the common memory of a file locks the file (flock).  Processes of another machine,
+           container or user cannot see that memory.  They do not get the lock either, so they only read the file.
     """
 
     def __init__(self, options: CacheOptions, pictures: int, first: Place | None) -> None:

@@ -7,19 +7,25 @@ the process counts the blocks that it reads from disks, and measures how long op
 
     1. On a disk, the kernel reads a file while the worker decodes another one, if it is asked to (posix_fadvise).
     2. If the files are in the page cache, nothing helps, and opening them a second time only costs.  The kernel counts
-       the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened.
+       the blocks that a process reads from disks.  Until the count changes, only one file of a batch is opened early,
+       to learn whether opening has become slow.
     3. On a network mount, opening a file waits for the server, and some file systems (FUSE) drop the file's pages when
        it is opened again.  So if opening is slow, threads read the files, and their bytes are kept for the decoder.
        Only workers have these threads.  The trainer has none, because it may fork.  So if opening is slow, the trainer
-       reads no file early.  Once the threads read quickly, they stop.
+       reads no file early.  When the threads' reads become quick, the worker asks the kernel again, as in 1.
 
-All datasets of a process share the threads.  The bytes that these have read and the decoder has not taken are bounded.
-A file that does not fit is left to the decoder, and so is one that changes while it is read.  If a thread fails, the
-decoder reads the file itself, and raises the error.
+All datasets of a process share the threads.  MOST bounds the bytes that the threads have read and the decoder has not
+taken.  The decoder itself reads a file that does not fit, one that changes while a thread reads it, and whatever is no
+regular file.  If a thread fails, the decoder reads the file itself, too, and raises the error.
+
+Bytes serve only the batch whose indices were announced.  If another sample of the batch raises, nobody takes them, and
+the file may change before a later batch needs it.  We do not compare the file's status when the bytes are taken.
+Otherwise the decoder would wait for the server, once for each file.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -38,6 +44,7 @@ from shmloader.core.handlers import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
 from shmloader.system.endings import in_del
+from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
 
 __all__ = ["EarlyFile", "EarlyFiles"]
 
@@ -100,8 +107,8 @@ class EarlyFiles:
 
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
-        ahead = self._ahead
-        reading = None if ahead is None or not _is_path(path) else ahead.take(path)
+        reads = self._ahead
+        reading = None if reads is None or not _is_path(path) else reads.take(path)
         return path if reading is None else reading.taken() or path
 
     def __reduce__(self) -> tuple[type[EarlyFiles], tuple[()]]:
@@ -139,8 +146,8 @@ class EarlyFiles:
             seen.took.clear()
         if self._ahead is None or self._readers is None:
             self._ahead, self._readers = ReadAhead(MOST), _readers_of_process()
-        guess, readers = seen.guess(), self._readers
-        self._ahead.announce((path, guess, partial(_Reading, path, readers, seen, is_kept)) for path in paths)
+        guess, readers, batch = seen.guess(), self._readers, announced_batch()
+        self._ahead.announce((path, guess, partial(_Reading, path, readers, seen, is_kept, batch)) for path in paths)
 
 
 def _is_path(value: Any) -> bool:
@@ -168,7 +175,7 @@ def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> lis
             if is_kept is not None and is_kept(os.fsdecode(path)):
                 continue
             begin = now()
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = _open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 took.append(now() - begin)
                 os.posix_fadvise(file, 0, _ADVISED, os.POSIX_FADV_WILLNEED)
@@ -231,16 +238,32 @@ class _Seen:
 
 
 class _Reading:
-    """A file that a thread reads, or will read, or has read.  It has its room until it is taken, or nobody has it."""
+    """A file that a thread reads, or will read, or has read.  It has its room until it is taken, or nobody has it.
 
-    def __init__(self, path: Any, readers: _Readers, seen: _Seen, is_kept: Callable[[str], bool] | None) -> None:
+    Args:
+        path: of the file.
+        readers: the threads, and the room.
+        seen: what threads have seen of the dataset's files.
+        is_kept: see EarlyFiles.announce().
+        batch: for which it is read (may_serve()); None: any batch gets the bytes.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        readers: _Readers,
+        seen: _Seen,
+        is_kept: Callable[[str], bool] | None,
+        batch: weakref.ref[Announced] | None,
+    ) -> None:
         self._path, self._room, self._seen, self._is_kept = path, readers.room, seen, is_kept
+        self._batch = batch
         self._size = 0
         self._future = readers.threads.submit(self._read_or_not)
 
     def taken(self) -> EarlyFile | None:
-        """The file, once it is read; None if no thread has begun to read it, or cannot."""
-        if self._future.cancel():
+        """The file, once it is read; None if no thread has begun to read it, or cannot, or for another batch."""
+        if self._future.cancel() or (self._batch is not None and not may_serve(self._batch)):
             return None
         found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
         self._give_back()
@@ -268,7 +291,7 @@ class _Reading:
         path, begin = os.fsdecode(self._path), time.perf_counter()
         if self._is_kept is not None and self._is_kept(path):
             return None
-        with open(path, "rb", buffering=0, opener=_opener) as file:
+        with open(path, "rb", buffering=0, opener=_open) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -283,6 +306,12 @@ class _Reading:
         return EarlyFile(path, data, (status.st_size, status.st_mtime_ns))
 
 
-def _opener(path: str, flags: int) -> int:
-    """Opens a file without waiting for a writer if it is a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def _open(path: Any, flags: int) -> int:
+    """Open a regular file.  Anything else is not opened, because its other end may notice: the writer of a FIFO does.
+
+    Raises:
+        OSError: it is no regular file, or cannot be opened.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return os.open(path, flags | os.O_NONBLOCK)  # if a FIFO took its place meanwhile, nobody waits for its writer

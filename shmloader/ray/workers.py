@@ -104,8 +104,8 @@ class Workers(FarWorkers):
             raise ValueError(f"libraries should be 'warn' or 'raise', but got libraries={libraries!r}.")
         if address is not None and (not isinstance(address, str) or address in ("", "0.0.0.0", "::")):
             raise ValueError(
-                f"address should be one at which other machines reach this one, but got address={address!r}. Name that "
-                "one, or leave it out: Ray's own is taken then."
+                f"address should be one at which other machines reach this one, but got address={address!r}. Give "
+                "such an address, or leave it out to use the address that Ray uses."
             )
         self.num = num
         self.num_cpus = num_cpus
@@ -256,8 +256,8 @@ class Workers(FarWorkers):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self).items() if name != "_lock"}
-        return {**kept, "_idle": None, "_busy": [], "_parcel": None, "_unheard": [], "_said": set()}
+        state = {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {**state, "_idle": None, "_busy": [], "_parcel": None, "_unheard": [], "_said": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -27,6 +27,7 @@ from shmloader.core.turns import Meter
 from shmloader.readers.wire import NoDescriptorLeftError, Wire
 from shmloader.ring.geometry import Geometry
 from shmloader.system.signals import held, held_in_del
+from shmloader.system.thread_targets import ThreadTarget
 
 SOON = 1.0  # seconds; a process that is killed closes its connections before it has ended
 
@@ -97,7 +98,7 @@ class Attachment:
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # something came.  More may lie in it than came
         self.begun = self._epochs.popleft  # C code, which a signal's handler cannot break off
         self._bye = -1
-        self._listener = _Listener()
+        self._listener = ThreadTarget(_listen)
         self._joined = False
         self._closing = threading.RLock()
         try:
@@ -106,7 +107,7 @@ class Attachment:
             answer, _ = wire.receive(wait=True)
             if answer is None:
                 ended = "has ended" if wire.is_dead(SOON) else "has closed the connection"
-                raise ConnectionResetError(f"The conductor (pid {self.pid}) {ended}.")
+                raise ConnectionResetError(f"The process that provides these batches (pid {self.pid}) {ended}.")
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
             self.greeting = answer
@@ -164,8 +165,8 @@ class Attachment:
         if message is None or "ended" in message:
             ended = "has ended" if message or self._wire.is_dead(SOON) else "has closed the connection"
             self.end(
-                f"The conductor of these batches (pid {self.pid}) {ended}, and all that it published was read. Its "
-                "own error is there."
+                f"The process that provides these batches (pid {self.pid}) {ended}. All batches that it finished were "
+                "read. Look at its output for the reason."
             )
             return False
         if "ring" in message:
@@ -178,7 +179,10 @@ class Attachment:
         elif "epoch" in message:
             self._put((self._rings[message["epoch"]], message))  # a reader may still wait in the epoch before
         elif "dropped" in message:
-            self.end(f"The conductor (pid {self.pid}) has dropped this reader: {message['dropped']}")
+            self.end(
+                f"The process that provides these batches (pid {self.pid}) has dropped this reader: "
+                f"{message['dropped']}"
+            )
             return False
         elif "failed" in message and message["serial"] is None:
             self._put(_failed(message))
@@ -258,36 +262,7 @@ class Attachment:
 
 
 def _failed(message: dict[str, Any]) -> str:
-    return f"The conductor of these batches (pid {message['pid']}) has raised {message['what']}"
-
-
-class _Listener:
-    """What the thread runs.  Thread.ident does not tell whether start() came to its end, so this does.
-
-    It has locks only, because a wait for one is one call of C.  A signal's handler that raises in the Python code of an
-    Event would leave the Event's own lock locked, and the thread would wait for that for ever.
-    """
-
-    def __init__(self) -> None:
-        self._first = threading.Lock()  # taken by the one that comes first: the thread, or prevent()
-        self._lives = threading.Lock()  # until the thread has ended
-        self._lives.acquire()
-
-    def __call__(self, wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
-        if self._first.acquire(blocking=False):
-            try:
-                _listen(wire, bye, mine)
-            finally:
-                self._lives.release()
-
-    def prevent(self) -> bool:
-        """Keep the thread from beginning; False if it has begun."""
-        return self._first.acquire(blocking=False)
-
-    def wait(self) -> None:
-        """Wait until it has ended."""
-        with self._lives:
-            pass
+    return f"The process that provides these batches (pid {message['pid']}) has raised {message['what']}"
 
 
 def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:

@@ -138,8 +138,8 @@ def _attachment_to(first: int, name: str, me: int, loader: Any, options: Options
         return Attachment(connect_to(name), {"rank": me}, options.spare_slots, spin, meter)
     except ConnectionError:
         raise RuntimeError(
-            f"rank {first}, which conducts, has closed its loader or ended before rank {me} could read from it. "
-            "Its own error is there."
+            f"rank {first}, which makes the batches, has closed its loader or ended before rank {me} could read "
+            "from it. Look at its output for the reason."
         ) from None
 
 

@@ -330,8 +330,8 @@ class Host:
     def _check_server(self, hello: dict[str, Any]) -> None:
         if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
             raise RuntimeError(
-                f"Batch {hello['batch']} of epoch {hello['epoch']} was another server's. This server was started "
-                "since, and has other batches. Attach without a state to take the next one."
+                f"Batch {hello['batch']} of epoch {hello['epoch']} comes from another server process. This server was "
+                "started later, and has other batches. Attach without a state to begin at its next batch."
             )
 
     def _find(self, ring: RingRecord, hello: dict[str, Any]) -> int | None:

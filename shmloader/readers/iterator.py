@@ -141,9 +141,9 @@ class ReaderIterator:
         """
         if self.ended:
             return self.epoch.number + 1, 0
-        for kept in (self._hand.held, self._ready):  # a signal's handler has broken off the next() that took it
-            if kept:
-                return self.epoch.number, kept[0][2]
+        for batches in (self._hand.held, self._ready):  # a signal's handler has broken off the next() that took it
+            if batches:
+                return self.epoch.number, batches[0][2]
         return self.epoch.number, self._given
 
     @property
@@ -277,8 +277,8 @@ class ReaderIterator:
                 "attach without a state."
             )
         return (
-            f"The conductor (pid {pid}) has {did} in mid-epoch, so batch {batch} was not made. Iterate equally far in "
-            "all ranks."
+            f"The first rank (pid {pid}) has {did} in mid-epoch, so batch {batch} was not made. Take the same number "
+            "of batches in all ranks."
         )
 
     def _take(self) -> None:

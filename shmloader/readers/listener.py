@@ -70,4 +70,5 @@ def _reserved() -> int:
 
 def _refuse(sock: socket.socket, error: OSError) -> None:
     with sock, contextlib.suppress(OSError):
-        sock.send(pickle.dumps({"refused": f"The conductor can admit no further reader: {error}"}))
+        refused = f"The process that provides these batches cannot accept another reader: {error}"
+        sock.send(pickle.dumps({"refused": refused}))

@@ -38,7 +38,7 @@ class RingRecord:
         self.epochs.append((message["of"]["number"], message["serial"], message["first"]))
         while len(self.epochs) > 1 and self.epochs[1][2] <= message["first"] - self.geometry["entries"]:
             del self.epochs[0]
-        self.messages = [kept for kept in self.messages if kept["serial"] >= self.epochs[0][1]]
+        self.messages = [message for message in self.messages if message["serial"] >= self.epochs[0][1]]
 
     def messages_from(self, cursor: int) -> list[dict[str, Any]]:
         """What a reader must know that begins with this sequence."""

@@ -68,8 +68,8 @@ def serve(
                 iterator._reset(loader)
             if not sum(1 for _ in iterator):
                 raise ValueError(
-                    "A loader that is served has batches, but this one had none in an epoch. Look at its dataset, "
-                    "sampler, batch_size and drop_last."
+                    "A loader that is served must give batches, but this one gave none in an epoch. Look at its "
+                    "dataset, sampler, batch_size and drop_last."
                 )
             epochs = None if epochs is None else epochs - 1
         host.wait_for_the_last()

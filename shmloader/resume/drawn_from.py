@@ -10,11 +10,13 @@ they differ, the order is drawn again.
     1. A record is one pickle for each attribute.  Lists and small objects are compared by content.  Tensors are
        compared by identity and version.  Up to HASHED bytes they are also compared by content, because a NumPy array
        over the same memory may change it without a new version.  The datasets of torch's own samplers are compared by
-       identity and length, because these samplers use nothing else of them.  If an attribute is larger than a bound, or
-       cannot be pickled, the sampler cannot be compared, and its epochs are not prefetched.
+       identity and length, because these samplers use nothing else of them.  If an attribute is too large, or cannot be
+       pickled, the sampler cannot be compared, and its epochs are not prefetched.  MOST is the limit for an attribute
+       of torch's samplers, and MOST_OF_OTHERS for all attributes of any other sampler.
     2. torch's samplers change no attribute when they draw.  Other samplers may, so their attributes are recorded after
-       each draw as well.  Any change between two draws then comes from other code.  Before such an order is drawn
-       again, the changes that the draws made are undone, except in attributes that other code has changed since.
+       each draw as well.  Any change between two draws then comes from other code.  Before the order of such a sampler
+       is drawn again, the attributes that its draws have changed get their former values back, except those that other
+       code has changed since.
     3. The same holds for the samplers' own generators: a generator that other code has set since then stays as it is.
 """
 

@@ -3,8 +3,8 @@
 NOTE [ Cells ]
 
 A worker asks its stream for its state after each batch, and at the stream's end.  It writes the state into a cell of
-the ring before it publishes the batch, or the end.  Each task names the cell.  Pages are committed when cells are
-written.  So the trainer finds every state in shared memory, and need not copy one with each batch.
+the ring before it publishes the batch, or the end.  Each task names the cell.  So the trainer finds every state in
+shared memory, and need not copy one with each batch.  The pages of a cell are committed when it is written.
 
     1. A cell is in use from the opening of its sequence until a later state of the same worker takes effect.  A state
        takes effect when its batch is handed out, when the trainer learns that its worker's stream is at its end, or
@@ -16,15 +16,16 @@ written.  So the trainer finds every state in shared memory, and need not copy o
     3. A sequence is opened only while fewer than `entries` are in flight.  At that moment at most (entries - 1) +
        workers + 1 cells are in use.  The ring has one cell more, so one is free.  TrainerSide.check_may_open() checks
        that.
-    4. If there is no memory for a state, the worker marks that in the state's size, and state_dict() warns.
-    5. If the user leaves an epoch half-way, its cells are read once, before the states of dropped batches take effect,
-       and before the ring's memory is unmapped.
+    4. If there is no memory for a state, the worker reports the size NO_ROOM for it, and state_dict() warns.
+    5. If the user leaves an epoch half-way, the iterator reads its cells once and keeps what they have for
+       state_dict().  It does that before the states of dropped batches take effect, and before the ring's memory is
+       unmapped.
 
 NOTE [ Streams from epoch to epoch ]
 
 Some streams count their own epochs: they shuffle differently in each, and a number in their state grows at the end of
-each epoch.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So before the first
-batch of an epoch, a loader's state has the state that the stream had at the end of the epoch before.  Before a worker's
+each epoch.  If workers are persistent, or if there are none, such a stream lives from epoch to epoch.  So before the
+first batch of an epoch, a loader's state contains the stream's state at the end of the former epoch.  Before a worker's
 first epoch there is no such state: the stream starts in the state in which its dataset was made.  In mid-epoch, a
 stream's state has two parts: that of the dataset, and that of its iterator if it has one.  Between two epochs it is the
 dataset's alone, because each epoch makes a new iterator.

@@ -1,4 +1,4 @@
-"""Adds up what the iterators of a loader measure, from the making of the loader on.
+"""Adds up what all iterators of a loader measure.
 
 NOTE [ Accounts ]
 

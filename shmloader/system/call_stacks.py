@@ -7,8 +7,8 @@ NOTE [ Call stacks ]
     sends a second signal, whose handler is faulthandler's: it writes the stack from C, also while a call holds the GIL.
     faulthandler's handler must not be the first.  In a worker that runs Python code it reads frames that the
     interpreter is about to change, and that could end the worker with a segmentation fault: NOTE [ Stack samples ].
-    The trainer sends no second signal while a worker has not taken the first (the worker may be stopped).  Otherwise
-    the worker would take both when it continues, perhaps in the middle of Python code.
+    The trainer sends no second signal while the first is pending in the kernel, because the worker may be stopped.
+    Otherwise the kernel would deliver both when the worker continues, perhaps in the middle of Python code.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ NOTE [ Group signals ]
        the dataset starts could not be ended.  And at exit multiprocessing would wait for ever for a daemon that ignores
        its SIGTERM.
     4. This holds from the first moment: the thread that starts a worker blocks the three, fork and exec pass the block
-       on, and the worker unblocks them when its handler is in place.  It does not hold under forkserver, because there
-       the server forks.  A signal to the group may then end a worker that is still importing torch; and it ends the
-       server, so the next worker takes as long to start as the first.
+       on, and the worker unblocks them when its handler is in place.  It does not hold under forkserver, because the
+       server would pass the block on to every process that it forks.  A signal to the group may then end a worker that
+       is still importing torch; and it ends the server, so the next worker takes as long to start as the first.
     5. A handler that `worker_init_fn` or the dataset sets in a worker replaces this one.
        `workers_outlive_signals=False` leaves all of it to torch.
     6. Of two pending SIGTERMs the kernel keeps only the first, with its sender.  A worker may have the scheduler's

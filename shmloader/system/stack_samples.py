@@ -4,17 +4,18 @@ NOTE [ Stack samples ]
 
     1. While a worker makes one batch in EVERY (16), its main thread is sampled each PERIOD; during other batches it is
        not sampled.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
-    2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  If the line was in
-       a C call, the handler runs only after the call.  So the sample counts for that line, once for each period of the
-       timer that has passed.  Otherwise a second in C would count as little as an instant in Python.  faulthandler
-       could sample at any moment, from C.  But it reads frames that the interpreter is about to change.  On Python 3.11
-       to 3.13, in code that makes generators, one sample in 20 to 200 ended its worker with a segmentation fault.
-       System calls that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps,
-       polls) return early with EINTR.  Python repeats them itself, and C code must do so, as for any signal.
+    2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  During a C call,
+       it has to wait until the call returns.  Then the sample counts once for each period of the timer that has passed
+       meanwhile.  Otherwise a second in C would count as little as an instant in Python.  faulthandler could sample at
+       any moment, from C.  But it reads frames that the interpreter is about to change.  On Python 3.11 to 3.13, in
+       code that makes generators, one sample in 20 to 200 ended its worker with a segmentation fault.  System calls
+       that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps, polls) return
+       early with EINTR.  Python repeats them itself, and C code must do so, as for any signal.
     3. The timer is the thread's own, so no timer is touched that the user's code may use (SIGALRM, SIGPROF).
     4. A sample counts for the line of the user's own code that was running, and for the function that this line had
-       called.  Counts go into a sheet, nameless memory that the trainer reads when it is asked.  A worker that replaces
-       a dead one continues its counts.  The trainer may read while a worker writes, so a checksum covers the counts.
+       called.  Each worker writes its counts into a sheet: memory without a name, which the trainer reads when the user
+       asks for a report.  A worker that replaces a dead one continues its counts.  The trainer may read while a worker
+       writes, so a checksum covers the counts.
 """
 
 from __future__ import annotations

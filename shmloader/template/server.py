@@ -16,9 +16,9 @@ NOTE [ Template ]
     4. If the trainer closes a channel, nobody wants its worker, and the template kills the worker.  So a trainer that
        was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled
-       (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  There are two
-       exceptions, in which another template is made (of_dataset.py): a worker that has seen the old dataset may have
-       to be replaced, or loaders with different functions take turns.
+       (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  In two cases another
+       template is made instead (of_dataset.py): if a worker with the old dataset may still have to be replaced, and if
+       loaders with different functions take turns.
     6. A process that is forked beside threads may wait forever for a lock that one of them held.  So the template
        counts its threads (threads.py), also before each fork.  If there are any, the trainer starts workers without a
        template.

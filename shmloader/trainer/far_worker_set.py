@@ -13,8 +13,8 @@ from shmloader.far.stand_in import stand_in
 from shmloader.far_workers import FarSession, FarWorkers
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, let_through
-from shmloader.trainer.worker_ends import not_started
 from shmloader.trainer.worker_set import WorkerSet
+from shmloader.trainer.worker_starts import not_started
 
 SECRET = 32  # bytes
 NEEDLESS = ("dataset", "collate_fn", "init_fn", "pool", "left")  # of a worker's arguments, to a stand-in

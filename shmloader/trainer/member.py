@@ -103,9 +103,9 @@ class Member(WorkerSet):
             return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given, notes=is_of_script)
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
             raise type(error)(
-                f"{error}\nWorkers of a crew run already, so they are given {self.dataset_name}, its collate_fn and "
-                "its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of a module. "
-                "Or have the workers inherit the dataset: let the crew fork them, give this loader "
+                f"{error}\nThe crew's workers already run, so {self.dataset_name}, its collate_fn and its "
+                "worker_init_fn must be pickled for them. One of the three cannot be pickled. Define it at the top of "
+                "a module. Or have the workers inherit the dataset: let the crew fork them, give this loader "
                 "persistent_workers=True, and make it before you iterate any loader of the crew."
             ) from error
 
@@ -167,7 +167,10 @@ class Member(WorkerSet):
         others = [other for other in self._shared.signals.living() if other is not self]
         for other in others:
             if other.holds(index, self.workers[index]):
-                return f"{held}\nIt makes a batch of another loader of its crew, over {other.dataset_name}."
+                return (
+                    f"{held}\nThe worker is making a batch for another loader of its crew (dataset: "
+                    f"{other.dataset_name})."
+                )
         return held
 
     def dismiss(self, index: int) -> None:

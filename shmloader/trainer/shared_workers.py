@@ -6,27 +6,28 @@ Training and validation are two loaders, and usually only one of them is iterate
 they would keep twice the processes and twice the memory, or would start workers for each pass.  A crew is one set of
 workers for both.
 
-    1. Loaders share the processes, and take turns with the memory.  Everything else belongs to one loader: each
-       iterator has a ring, with its words, order, payloads, accounts, figures and deaths, exactly as without a crew.
-       So the protocol stays the same (NOTE [ Slot ring ] in ring.pxd), and so do resume, statistics and leases.
-       We decided against one ring for all loaders, whose entries would name their loader.  Each loader takes batches in
-       its own order, so a slow loader would occupy entries that the others need.  The ring would have to keep deaths,
-       payload sizes, budgets, page-locking and `spare_slots` for each loader.  Each step of the hot path would look for
-       its loader.  A further ring costs only its control words, some 100 KiB.
+    1. Loaders share the processes, and take turns with the memory.  Everything else belongs to one loader, exactly as
+       without a crew: each iterator has a ring with its own control words, order, payloads and figures, and handles
+       deaths by itself.  So the protocol stays the same (NOTE [ Slot ring ] in ring.pxd), and so do resume, statistics
+       and leases.  We decided against one ring for all loaders, whose entries would name their loader.  Each loader
+       takes batches in its own order, so a slow loader would occupy entries that the others need.  The ring would have
+       to keep deaths, payload sizes, budgets, page-locking and `spare_slots` for each loader.  Each step of the hot
+       path would look for its loader.  A further ring costs only its control words, some 100 KiB.
     2. A worker serves several rings but sleeps on one bell.  That bell lies in a cache line of the crew's board
        (board.pyx).  Each ring's trainer rings that bell, and not the one in its ring.  A worker announces that it is
        about to sleep, looks into all rings and for messages, and only then sleeps.  tests/core/model/crew_model.py
        models that part.
-    3. A worker makes the batch that is needed first.  To find it, the worker counts for each ring how many batches that
-       ring's trainer takes before the one that this worker would make, and chooses the ring with the smallest count.
-       If two rings have the same count, they take turns.  So a loader that is iterated alone gets all workers, and of
-       two that are iterated at once, the one that has less ready gets more.  None starves.  A batch that was begun is
-       finished first.
-    4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
-       join carries the ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close
-       a ring when each worker with an open or claimed batch there has received the message to leave it.  The other
-       workers have nothing open there, so they can claim nothing.  The payloads' pages are freed at once.  The control
-       words are freed when the last worker has unmapped them.
+    3. A worker makes the batch that is needed first.  In each ring, the worker looks at the batch that it would make
+       there, and counts the batches that the trainer takes before that one.  It chooses the ring with the smallest
+       count.  If two rings have the same count, they take turns.  So a loader that is iterated alone gets all workers,
+       and of two that are iterated at once, the one that has less ready gets more.  None starves.  A batch that was
+       begun is finished first.
+    4. To join or leave a ring, a worker gets a message through a socket (handed_over.py).  The board counts the
+       messages that were sent to each worker, and those that it has carried out.  The message to join carries the
+       ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close a ring when each
+       worker with an open or claimed batch there has received the message to leave it.  The other workers have nothing
+       open there, so they can claim nothing.  The payloads' pages are freed at once.  The control words are freed when
+       the last worker has unmapped them.
     5. A process has one set of random states, one get_worker_info() and one map of torch's collate functions, but each
        loader needs its own of each.  So crew_loop.py swaps them when a worker turns to another loader.
     6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the dataset and its

@@ -93,9 +93,9 @@ def is_asked_for(loader: Any, iterator: Any) -> bool:
     if not goes_on(iterator):
         loader._iterator = None
         raise RuntimeError(
-            "start() began another epoch than the one that iter() is asked for. torch's DataLoader.__iter__ keeps the "
-            "workers, and they have read on in their streams. Call set_epoch() and load_state_dict() before start(), "
-            "or call iter() again."
+            "start() began a different epoch from the one that iter() must return now. torch's DataLoader.__iter__ "
+            "keeps the workers, but they have already read their streams for that epoch. Call set_epoch() and "
+            "load_state_dict() before start(), or call iter() again."
         )
     return False
 

@@ -26,7 +26,8 @@ from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
-from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of, killed_at_start, not_started
+from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of
+from shmloader.trainer.worker_starts import NOT_PICKLED, killed_at_start, not_started
 from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to end after SIGKILL.  After SIGKILL
@@ -126,14 +127,7 @@ class WorkerSet:
             with blocked_at_start(self._context) if self.outlives else contextlib.nullcontext():
                 worker.start()
         except (TypeError, AttributeError, pickle.PicklingError):
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. "
-                "This might be because the worker Process arguments are not picklable. "
-                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-                "to 'forkserver', which requires the worker Process arguments to be picklable. "
-                "You can also try multiprocessing.set_start_method('fork').",
-                stacklevel=2,
-            )
+            warnings.warn(NOT_PICKLED, stacklevel=2)
             raise
         except (EOFError, ConnectionError, RuntimeError) as error:  # fork server or template are gone, or their process
             raise_at_exit()
@@ -298,7 +292,8 @@ class WorkerSet:
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(
-                f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced. Look at these samples first."
+                f"{ended}\nIt is the {LIVES}rd worker to die while making {place}, so it is not replaced. Look at "
+                "these samples first."
             )
 
     # --------------------------------------------------------------------------------------------------- hanging

@@ -7,7 +7,7 @@ if the user's collate function calls it.  Columns that are not plain (sparse ten
 booleans, read-only arrays) are left to torch's entry.  If the user has replaced an entry, the user's entry stays.
 
 If default_collate itself is the collate function, and all entries are ours, PlainCollate walks through the samples
-instead of it (collate_plain.pyx).
+instead of it (collate_plain.pyx).  fetch_from() in fetch.py compares the loader's collate function with it.
 """
 
 from __future__ import annotations

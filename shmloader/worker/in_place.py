@@ -7,10 +7,10 @@ A dataset may have, beside `__getitem__(index)`,
     __getitem_into__(index, row)
 
 which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` is built like a sample.
-Where the sample has a tensor or an array, `row` has one of the same shape and dtype that points to that sample's part
-of the batch: its *places*.  Everywhere else it has None.  The dataset returns a sample as usual.  For each part that it
-has written into `row`, it puts that tensor or array of `row` into the sample.  If the sample has another tensor or
-array there, that is copied.  So `return row[0], label` is a sample whose image was written in place.
+Where the sample has a tensor or an array, `row` has a *place*: a tensor or an array of the same shape and dtype, over
+the memory of the batch where it belongs.  Everywhere else `row` has None.  The dataset returns a sample as usual.  For
+each part that it has written into `row`, it puts that tensor or array of `row` into the sample.  If the sample has
+another tensor or array there, that is copied.  So `return row[0], label` is a sample whose image was written in place.
 
 The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
 worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch
@@ -22,9 +22,10 @@ places for samples of the new shape.
     2. In chunks, several workers write into one slot.  Places of the wrong shape would lie in other workers' rows.  So
        the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may write in place while
        another does not, and both must lay out the batch alike.  Places are reserved in the order in which
-       default_collate stacks, so offsets agree if either all tensors of a sample have places or none has.  If any
-       sample does not lie in its places, the places are given up before anything is stacked.
-    3. Only default_collate is known to use nothing of a tensor but its elements.  A collate function of the user's gets
+       default_collate stacks, so a chunk has the same offsets with places as without.  That holds only if all tensors
+       of a sample have places, so otherwise none of them gets one.  If any sample does not fit into its places, the
+       places of its chunk are given up before anything is stacked.
+    3. default_collate uses only the elements of a tensor.  A collate function of the user's may use more, so it gets
        samples by __getitem__.
     4. A class that overrides only __getitem__ wants its own samples, so the __getitem_into__ of its base is not called.
 """

@@ -19,26 +19,68 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
        mean something else, it must override both methods.  A wrapper that forwards attributes by __getattr__ has no
        __prefetch__, because its indices may mean something else.
+    7. A sample that was announced may not be asked for: another sample of its batch raises, or __getitem__ reads other
+       files.  Data that was read early for it must not serve a later batch, because it may have changed meanwhile.  So
+       announced_batch() gives __prefetch__ a reference to the batch, and __getitem__ asks may_serve() about it.
 """
 
 from __future__ import annotations
 
 import bisect
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
-from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, get_worker_info
 
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.tasks import read_listed, read_task
 
-__all__ = ["LookAhead", "indices_of", "is_torchs", "prefetch_of", "prefetching"]
+__all__ = [
+    "Announced",
+    "LookAhead",
+    "announced_batch",
+    "indices_of",
+    "is_torchs",
+    "may_serve",
+    "prefetch_of",
+    "prefetching",
+]
 
 Prefetch = Callable[[list[Any]], Any]
 Give = Callable[[int, list[Any], int, int], Any]
 
 DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
+
+
+class Announced:
+    """A batch whose indices were passed on.  It lives until its worker begins a later one, or the next epoch.
+
+    Args:
+        sequence: Its sequence.
+    """
+
+    __slots__ = ("__weakref__", "loader", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.loader = get_worker_info()  # stands for it: the loaders of a crew have one each, also over one dataset
+
+
+_BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announced batch", default=None)
+
+
+def announced_batch() -> weakref.ref[Announced] | None:
+    """In a call of __prefetch__ by a worker: the batch whose indices it gets.  None: another caller has called it."""
+    return _BATCH.get()
+
+
+def may_serve(batch: weakref.ref[Announced]) -> bool:
+    """Whether data that was read early for a batch may serve the sample that is made now."""
+    announced = batch()
+    return announced is not None and announced.loader is get_worker_info()
 
 
 def prefetch_of(dataset: Any) -> Prefetch | None:
@@ -100,7 +142,7 @@ class LookAhead:
         self._to = give
         self._batches = DEFAULT if batches is None else max(1, batches)
         self._auto_collation = auto_collation
-        self._given: deque[int] = deque()  # sequences whose indices were given, the one at hand included
+        self._given: deque[Announced] = deque()  # nobody else holds them
         self._raised: dict[int, Exception] = {}  # by the sequence whose indices were given
 
     def look(self, task: Any) -> None:
@@ -113,13 +155,13 @@ class LookAhead:
             Exception: What `give` raised for the indices of this batch, now or earlier.
         """
         now, given = self._ring.sequence, self._given
-        while given and given[0] < now:
+        while given and given[0].sequence < now:
             given.popleft()
-        if not given or given[0] > now:  # with stealing, a dead worker's batch may come after later ones
+        if not given or given[0].sequence > now:  # with stealing, a dead worker's batch may come after later ones
             given.clear()
             self._give(now, task, self._ring.seed, self._ring.row)
         if wanted := self._batches - len(given):
-            for sequence, written, seed, row in self._ring.upcoming(given[-1], wanted):
+            for sequence, written, seed, row in self._ring.upcoming(given[-1].sequence, wanted):
                 if row is None:
                     self._give(sequence, read_listed(written)[0], seed, 0)  # not seeded by rows: check_requirements()
                 else:
@@ -129,11 +171,14 @@ class LookAhead:
             raise error
 
     def _give(self, sequence: int, task: Any, seed: int, row: int) -> None:
-        self._given.append(sequence)
+        self._given.append(Announced(sequence))
+        before = _BATCH.set(weakref.ref(self._given[-1]))  # a traceback must not keep the batch itself alive
         try:
             self._to(sequence, indices_of(task, self._auto_collation), seed, row)
         except Exception as error:
             self._raised[sequence] = error
+        finally:
+            _BATCH.reset(before)
 
 
 def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collation: bool) -> LookAhead | None:

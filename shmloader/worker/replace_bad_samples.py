@@ -1,4 +1,4 @@
-"""Replaces samples that raise by others: `on_bad_sample="skip"`.
+"""Replaces samples whose `__getitem__` raises: `on_bad_sample="skip"`.
 
 NOTE [ Bad samples ]
 
@@ -16,8 +16,8 @@ resume.
        the batch is taken.  A batch without bad samples has report size 0.
     5. If all samples raise, the search must stop.  So at most TRIES others are tried.
     6. Only samples that the sampler may give are used as replacements (trainer/sample_pool.py).  Workers get the
-       indices of these samples when they start.  If they differ when an epoch begins, the workers are ended and started
-       again.
+       indices of these samples when they start.  If an epoch begins and the indices are no longer the same, the workers
+       are ended and started again.
 """
 
 from __future__ import annotations

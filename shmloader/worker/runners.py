@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 
 from shmloader.system import call_stacks
+from shmloader.system.signals import held
+from shmloader.system.thread_targets import ThreadTarget
 from shmloader.worker.sample_generators import AT_HAND, Draws
 
 __all__ = ["Coroutines", "Runner", "Threads"]
@@ -136,9 +138,11 @@ class Coroutines:
         except RuntimeError:
             self._run_here(task)
             return
-        beside = _InAnotherThread(lambda: self._run_here(task))
+        beside = ThreadTarget(self._run_here)
         try:
-            beside.run()
+            with held():  # an interrupted start() would leave a thread that waits for ever
+                threading.Thread(target=beside, args=(task,), name="shmloader samples").start()
+            beside.wait()
         except BaseException:  # Ctrl-C: the loop must not run on when the caller continues
             if not beside.prevent():
                 self._loop.call_soon_threadsafe(task.cancel)
@@ -167,40 +171,6 @@ class Coroutines:
                 awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
             parts += reversed(frames)
         return "".join(f"{line}\n" for line in parts)
-
-
-class _InAnotherThread:
-    """Runs a call in a thread that lives as long as the call.
-
-    An exception of a signal handler may break off run() at any line.  Thread.join() must not be used here: where it is
-    broken off, CPython before 3.13 takes the thread for ended.  Nor does an ident tell whether start() came to its end.
-
-    Args:
-        call: What to run.
-    """
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._ended = threading.Event()
-        self._first = threading.Lock()  # taken by the one that comes first: the thread, or prevent()
-
-    def run(self) -> None:
-        threading.Thread(target=self._run, name="shmloader samples").start()
-        self._ended.wait()
-
-    def prevent(self) -> bool:
-        """Keep the call from beginning; False if it has begun."""
-        return self._first.acquire(blocking=False)
-
-    def wait(self) -> None:
-        self._ended.wait()
-
-    def _run(self) -> None:
-        if self._first.acquire(blocking=False):
-            try:
-                self._call()
-            finally:
-                self._ended.set()
 
 
 async def _awaited(get: Get, index: Any, draws: Draws) -> Any:

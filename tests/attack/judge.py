@@ -243,8 +243,8 @@ def forgiven_in_any_order(mine: list[Any], its: list[Any]) -> list[Any]:
     for ours, theirs in itertools.zip_longest(_epochs(mine), _epochs(its), fillvalue=[]):
         missing = [event for event in theirs if event[0] == "batch" and event not in ours]
         refused = [event for event in ours if event[0] == "raised" and event[2] == "MemoryError"]
-        kept = [event for event in ours if event not in refused]
-        found += [*missing[: len(refused)], *kept]
+        others = [event for event in ours if event not in refused]
+        found += [*missing[: len(refused)], *others]
     return found
 
 

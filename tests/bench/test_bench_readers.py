@@ -35,5 +35,5 @@ def test_it_measures_one_and_several_jobs(tmp_path: Path) -> None:
     assert run(parser().parse_args([*ASKED, str(tmp_path)])) == 0
     result = json.loads((tmp_path / "readers.json").read_text())["summary"]["scalar"]
     assert {"alone, 1, touched", "served, 2, touched", "each its own, 2, touched"} <= set(result)
-    assert all(of["slowest"]["median"] > 0 for of in result.values())
+    assert all(way["slowest"]["median"] > 0 for way in result.values())
     assert multiprocessing.active_children() == before

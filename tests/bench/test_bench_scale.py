@@ -69,12 +69,12 @@ def test_each_batch_comes_once_and_in_order_whatever_happens(steals: bool) -> No
 
 def _apart(deaths: tuple[Death, ...]) -> tuple[Death, ...]:
     """Those of a node that is there when it dies."""
-    kept, there = [], dict.fromkeys(range(6), 0.0)
+    chosen, is_back = [], dict.fromkeys(range(6), 0.0)
     for death in deaths:
-        if death.at > there[death.node]:
-            there[death.node] = death.at + max(death.away, death.noticed)
-            kept.append(death)
-    return tuple(kept)
+        if death.at > is_back[death.node]:
+            is_back[death.node] = death.at + max(death.away, death.noticed)
+            chosen.append(death)
+    return tuple(chosen)
 
 
 def test_a_batch_that_is_published_twice_is_an_error() -> None:

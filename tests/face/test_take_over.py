@@ -220,7 +220,7 @@ def test_torchs_iterator_by_name_is_warned_of_and_shows() -> None:
     loader: Any = ByName(Augmented(), batch_size=4, num_workers=1)
     assert loader.rides_ring
     seed_all()
-    with pytest.warns(RuntimeWarning, match=r"ByName does not ride.*makes torch's iterator by its class's name"):
+    with pytest.warns(RuntimeWarning, match=r"ByName does not ride.*builds torch's iterator itself"):
         batches = list(loader)
     assert not loader.rides_ring and "_get_iterator()" in loader.why_not_ring()
     assert "torch's iterator" in str(loader.stats().why_not_ring)

@@ -193,12 +193,12 @@ def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch() -> None:
     """The far worker has more room.  So it made the batch, and counted as one that sends what it cannot have made."""
     options: dict[str, Any] = {"batch_size": None, "prefetch_factor": 200}
     with shmloader.DataLoader(Wide(), num_workers=1, **options) as loader:
-        here = iterate(loader)
+        by_local_ones = iterate(loader)
     with shmloader.DataLoader(Wide(), far_workers=Here(1), **options) as loader:
-        there = iterate(loader)
-    assert here[1].kind is MemoryError and there[1].kind is MemoryError
-    assert "Each of the ring's 203 slots may grow to" in str(there[1].text)
-    assert_same([there[0], there[2]], [here[0], here[2]])
+        by_far_workers = iterate(loader)
+    assert by_local_ones[1].kind is MemoryError and by_far_workers[1].kind is MemoryError
+    assert "Each of the ring's 203 slots may grow to" in str(by_far_workers[1].text)
+    assert_same([by_far_workers[0], by_far_workers[2]], [by_local_ones[0], by_local_ones[2]])
 
 
 def test_a_fork_of_the_trainer_holds_no_door_open() -> None:
@@ -354,5 +354,5 @@ def test_actors_are_free_again_when_the_dataset_could_not_be_sent() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "", 5])
 def test_an_address_that_no_actor_reaches_is_refused(address: Any) -> None:
     """Actors would have looked for the trainer on their own machines, and the first batch would have never come."""
-    with pytest.raises(ValueError, match=r"but got address=.*Ray's own is taken then"):
+    with pytest.raises(ValueError, match=r"but got address=.*leave it out to use the address that Ray uses"):
         Workers(1, address=address)

@@ -48,11 +48,11 @@ SPLITS = pytest.mark.parametrize(("local", "far"), [(1, 2), pytest.param(0, 3, m
 )
 def test_batches_are_those_of_local_workers(local: int, far: int, options: dict[str, Any]) -> None:
     same_worker = "schedule" not in options  # with stealing, a sample cannot know who makes it
-    here, there = batches(3, 0, **options), batches(local, far, **options)
+    by_local_ones, by_far_workers = batches(3, 0, **options), batches(local, far, **options)
     if not same_worker:
-        for each in (*here, *there):
+        for each in (*by_local_ones, *by_far_workers):
             del each["worker"]
-    assert_same(there, here)
+    assert_same(by_far_workers, by_local_ones)
 
 
 def test_a_collate_function_gives_what_it_gives_here() -> None:
@@ -123,14 +123,14 @@ def test_slots_grow() -> None:
 def test_a_batch_for_which_there_is_no_memory_is_the_error_of_local_workers() -> None:
     options: dict[str, Any] = {"batch_size": 1, "max_ring_bytes": 1 << 20}
     with shmloader.DataLoader(Growing(), num_workers=1, **options) as loader:
-        here = iterate(loader)
+        by_local_ones = iterate(loader)
     with shmloader.DataLoader(Growing(), far_workers=Here(1), **options) as loader:
-        there = iterate(loader)
-    assert [type(each) for each in there] == [type(each) for each in here]
-    refused = [each for each in there if not isinstance(each, torch.Tensor)]
+        by_far_workers = iterate(loader)
+    assert [type(each) for each in by_far_workers] == [type(each) for each in by_local_ones]
+    refused = [each for each in by_far_workers if not isinstance(each, torch.Tensor)]
     assert refused and all(each.kind is MemoryError for each in refused)
-    assert_same([each for each in there if isinstance(each, torch.Tensor)],
-                [each for each in here if isinstance(each, torch.Tensor)])  # fmt: skip
+    assert_same([each for each in by_far_workers if isinstance(each, torch.Tensor)],
+                [each for each in by_local_ones if isinstance(each, torch.Tensor)])  # fmt: skip
 
 
 class Names(Dataset[Any]):

@@ -7,9 +7,11 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +73,7 @@ def on_a_slow_mount(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_descriptor_stays_open() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) <= before
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)  # a thread may be reading a file that nobody takes
 
 
 def names(folder: Any, *indices: int) -> list[str]:
@@ -100,6 +102,47 @@ def drop(paths: list[str]) -> None:
         os.close(file)
     if any(map(in_memory, paths)):
         pytest.skip("this file system keeps files in memory")
+
+
+class Opened:
+    """Counts how often a file was opened, by any process, since this was made."""
+
+    def __init__(self, path: str) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        is_open = 0x20  # IN_OPEN of <sys/inotify.h>
+        if self._file < 0 or self._libc.inotify_add_watch(self._file, os.fsencode(path), is_open) < 0:
+            pytest.skip("there is no inotify")
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self._file)
+
+    def count(self) -> int:
+        try:
+            return len(os.read(self._file, 4096)) // 16  # the size of an event without a name
+        except BlockingIOError:
+            return 0
+
+
+@pytest.fixture(params=["FIFO", "socket", "device", "folder"])
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The path of something that is no regular file."""
+    path = tmp_path / "picture.jpg"
+    with ExitStack() as at_end:
+        if request.param == "FIFO":
+            os.mkfifo(path)
+        elif request.param == "socket":
+            at_end.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        elif request.param == "device":
+            for end in (ends := os.openpty()):
+                at_end.callback(os.close, end)
+            path.symlink_to(os.ttyname(ends[1]))
+        else:
+            path.mkdir()
+        yield str(path)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -194,6 +237,18 @@ def test_what_is_in_the_cache_is_not_read(root: Path, advised: list[str]) -> Non
     assert advised == names(folder, png)
 
 
+def test_only_regular_files_are_opened(root: Path, no_file: str, advised: list[str]) -> None:
+    """The writer of a FIFO would see a reader come and go, and some devices act when they are opened."""
+    folder: Any = images.ImageFolder(root)
+    link = root / "link.jpg"
+    link.symlink_to(folder.samples[1][0])
+    folder.samples = [folder.samples[0], (no_file, 0), (str(link), 0)]
+    with Opened(no_file) as opened, Opened(folder.samples[0][0]) as file:
+        folder.__prefetch__([0, 1, 2])
+        assert opened.count() == 0 and file.count() == 1
+    assert len(advised) == 2
+
+
 def test_a_fused_dataset_that_reads_early_itself_is_asked(root: Path, advised: list[str]) -> None:
     asked: list[Any] = []
 
@@ -260,15 +315,15 @@ def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) ->
     os.unlink(folder.samples[1][0])
     Path(folder.samples[2][0]).write_bytes(b"no picture")
     Path(folder.samples[3][0]).write_bytes(Path(folder.samples[3][0]).read_bytes()[:300])
-    said = []
-    for early in (False, True):
+    errors = []
+    for is_early in (False, True):
         for at in (1, 2, 3):
-            if early:
+            if is_early:
                 folder.__prefetch__([at])
             with pytest.raises((FileNotFoundError, UnidentifiedImageError, OSError)) as caught:
                 folder[at]
-            said.append((type(caught.value), str(caught.value)))
-    assert said[:3] == said[3:]
+            errors.append((type(caught.value), str(caught.value)))
+    assert errors[:3] == errors[3:]
     wait_for(lambda: settled(folder))
 
 
@@ -345,6 +400,49 @@ def test_loaders_give_the_same_from_a_slow_mount(root: Path, monkeypatch: pytest
         assert all(map(torch.equal, batches(**more), batches(**more, look_ahead=0)))
 
 
+class FailsOnce(images.ImageFolder):
+    """The first sample of the last batch raises once, when the files of the whole batch have been read early."""
+
+    has_failed = False
+    __getitem_into__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        if index == COUNT - 4 and not self.has_failed:
+            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
+            wait_for(lambda: len(begun) == 4 and all(reading._future.done() for _, _, reading in begun.values()))
+            self.has_failed = True
+            raise ZeroDivisionError
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("in_a_crew", [False, True])
+def test_bytes_serve_only_the_batch_that_they_were_read_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch, in_a_crew: bool
+) -> None:
+    """Three samples of a batch are not asked for, because its first one raises, and then their files are rewritten.
+
+    A later batch needs them: of the same loader, or of another one of the same crew over the same dataset.
+    """
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = FailsOnce(root, images.evaluation(16))
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
+    with ExitStack() as at_end:
+        if in_a_crew:
+            crew = shmloader.Crew(1, multiprocessing_context="fork")  # its worker inherits one dataset
+            loaders = [shmloader.DataLoader(folder, crew=crew, **options) for _ in "ab"]
+            at_end.enter_context(crew)
+        else:
+            loader = shmloader.DataLoader(folder, multiprocessing_context="fork", **options)
+            loaders = [at_end.enter_context(loader)] * 2
+        with pytest.raises(ZeroDivisionError):
+            list(loaders[0])
+        for at in range(COUNT - 3, COUNT):
+            Path(folder.samples[at][0]).write_bytes(picture(100 + at))
+        pictures = torch.cat([pictures for pictures, _ in loaders[1]])
+    plain = images.ImageFolder(root, images.evaluation(16))
+    assert all(torch.equal(pictures[at], plain[at][0]) for at in range(COUNT))
+
+
 def test_all_datasets_of_a_process_share_threads_and_room(
     root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +482,18 @@ def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, on_a_slo
     assert folder._early.source("/proc/self/status") == "/proc/self/status"
     assert torch.equal(folder[1][0], expected) and torch.equal(folder[2][0], expected)
     wait_for(lambda: settled(folder))
+
+
+def test_threads_open_only_regular_files(root: Path, no_file: str, on_a_slow_mount: None) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    folder._early.by_threads = True
+    folder.samples = [(no_file, 0), folder.samples[0]]
+    with Opened(no_file) as opened:
+        folder.__prefetch__([0, 1])
+        wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
+        assert folder._early.source(no_file) == no_file
+        assert opened.count() == 0
+    folder[1]
 
 
 @pytest.fixture

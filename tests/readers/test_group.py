@@ -349,7 +349,7 @@ def test_the_conductor_is_killed_and_readers_get_an_error_behind_what_is_publish
     first, *others = in_ranks(f"VICTIM = 0\n{KILLED}", 3, (1, 2))
     assert first is None
     for count, error in others:
-        assert 20 <= count <= 25 and "has ended, and all that it published was read" in error
+        assert 20 <= count <= 25 and "has ended. All batches that it finished were read" in error
 
 
 def test_a_worker_is_killed_and_every_rank_hears_of_it() -> None:

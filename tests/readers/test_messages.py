@@ -109,7 +109,7 @@ def test_a_host_that_may_open_no_more_files_refuses_and_says_so() -> None:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "full\n"
         for _ in range(3):
-            with pytest.raises(RuntimeError, match=r"can admit no further reader: .*Too many open files"):
+            with pytest.raises(RuntimeError, match=r"cannot accept another reader: .*Too many open files"):
                 Attachment(connect_to(name), {}, None, False, None)  # type: ignore[arg-type]
         print("go on", file=process.stdin, flush=True)
         assert process.stdout.readline().startswith("room")

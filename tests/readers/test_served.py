@@ -293,7 +293,7 @@ try:
     while True:
         got.append(next(batches)[1].tolist())
 except RuntimeError as error:
-    print(got == alone()[:len(got)], len(got) < 12, "has ended, and all that it published was read" in str(error))
+    print(got == alone()[:len(got)], len(got) < 12, "has ended. All batches that it finished were read" in str(error))
 os.waitpid(server, 0)
 """
     assert printed(text) == ["True True True"]
@@ -378,8 +378,10 @@ except RuntimeError as error:
 os.waitpid(server, 0)
 """
     (error,) = printed(text)
-    assert "was stopped in mid-epoch, so batch " in error or "has ended, and all that it published was read" in error
-    assert error.endswith(("Start it again, and attach without a state.", "Its own error is there."))
+    assert (
+        "was stopped in mid-epoch, so batch " in error or "has ended. All batches that it finished were read" in error
+    )
+    assert error.endswith(("Start it again, and attach without a state.", "Look at its output for the reason."))
 
 
 def test_iter_that_was_interrupted_joins_again() -> None:
@@ -418,7 +420,7 @@ def served():
         serve(shmloader.DataLoader(range(3), batch_size=4, drop_last=True, num_workers=1, persistent_workers=True,
                                    multiprocessing_context="fork"), NAME)
     except ValueError as error:
-        print(str(error)[:70])
+        print(str(error).split(".")[0])
 
 server = forked(served)
 mine = attached()
@@ -432,7 +434,7 @@ os.waitpid(server, 0)
 print(ended)  # now, because both processes write into one pipe, and a line and its end are two writes
 """
     lines = printed(text)
-    assert "A loader that is served has batches, but this one had none in an epoch" in lines and "True" in lines
+    assert "A loader that is served must give batches, but this one gave none in an epoch" in lines and "True" in lines
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

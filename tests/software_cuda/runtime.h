@@ -4,22 +4,22 @@
    torch's streams, events, caching allocators, pinned copies and graph captures run unchanged.  It makes copies as late
    as CUDA allows, and it reports every call and access that CUDA forbids.
 
-       ledger.c    which host memory is page-locked, which memory is a device's; what is registered, unmapped or
-                   unregistered when it must not be
+       ledger.c    which host memory is page-locked, and which memory is a device's; finds registrations and unmappings
+                   that are forbidden
        streams.c   a stream is a queue and a thread
-       events.c    what marks a place in a stream
+       events.c    an event marks a place in a stream
        copies.c    a copy is late, and reads its source only when its turn comes
        memory.c    a device's memory is the host's
-       captures.c  graphs, and what must not be called while one is captured
-       kernels.c   kernels by their names, and the operators that operators.py brings
+       captures.c  graphs, and calls that are forbidden while one is captured
+       kernels.c   the kernels that it knows by name, and the operators that operators.py adds
        devices.c   how many devices there are, and what they are like
-       faults.c    errors: those of this thread, those that stick, those that tests request; what is counted and logged
+       faults.c    errors: the last one of a thread, those that stick, those that tests request; counts and the log
        driver.c    libcuda.so.1: the functions that torch and shmloader call
-       unmapping.c preloaded: reports what is unmapped
+       unmapping.c is preloaded, and reports which memory is unmapped
 
    A VIOLATION is what CUDA's documentation forbids, or what would read memory that is not there.  It is logged and
-   counted, and the tests fail.  The runtime shows nothing about a real driver: neither its speed, nor
-   where it synchronises implicitly (this runtime never does), nor exactly which calls break a capture.
+   counted, and the tests fail.  The runtime shows nothing about a real driver: neither its speed, nor where it
+   synchronises implicitly (this runtime never does), nor exactly which calls break a capture.
 
    `lock` guards everything below, unless a comment excepts it. */
 

@@ -348,7 +348,7 @@ def test_a_dataset_that_cannot_be_unpickled_comes_as_the_first_batch() -> None:
 
 
 def test_what_cannot_be_pickled_is_refused_with_the_remedy_or_forked() -> None:
-    message = r"Workers of a crew run already.*give this loader persistent_workers=True"
+    message = r"The crew's workers already run.*give this loader persistent_workers=True"
     with forked() as crew, pytest.raises(Exception, match=message):
         list(shmloader.DataLoader(range(4), collate_fn=lambda samples: samples, crew=crew))
     with forked() as crew:
@@ -434,7 +434,7 @@ def test_deaths_count_for_the_batch_that_the_dead_worker_held(tmp_path: Path) ->
         deadly = shmloader.DataLoader(Deadly(lives), batch_size=4, crew=crew, on_worker_death="respawn")
         iterator = iter(fine)
         next(iterator)
-        with pytest.raises(RuntimeError, match="It is the 3rd to die over batch 1"):
+        with pytest.raises(RuntimeError, match="It is the 3rd worker to die while making batch 1"):
             list(deadly)
         assert len(list(iterator)) == 5
 
@@ -460,7 +460,7 @@ def test_a_timeout_names_the_other_loader_and_kills_nothing_of_it() -> None:
         while not iterator._ring.sequences.holds(0):
             time.sleep(0.001)
         with pytest.raises(
-            RuntimeError, match=r"(?s)timed out after 0.2 seconds.*another loader of its crew, over Slow"
+            RuntimeError, match=r"(?s)timed out after 0.2 seconds.*another loader of its crew \(dataset: Slow\)"
         ):
             list(quick)
         assert int(next(iterator)) == 0

@@ -52,7 +52,7 @@ def test_a_death_while_a_worker_joins_is_no_fault_of_another_loader(tmp_path: Pa
                     torch.arange(8), batch_size=2, crew=crew, on_worker_death="respawn", worker_init_fn=die
                 )
                 iterators.append(iter(deadly))
-                with pytest.raises(RuntimeError, match="It is the 3rd to die over"):
+                with pytest.raises(RuntimeError, match="It is the 3rd worker to die while making"):
                     next(iterators[-1])  # while worker 0 waits at the gate, worker 1 dies again and again
         finally:
             gate.touch()

@@ -163,9 +163,9 @@ def test_a_message_to_part_that_does_not_fit_is_sent_later(monkeypatch: pytest.M
         first = shmloader.DataLoader(range(4), crew=crew, persistent_workers=True)
         replaced_send(monkeypatch, refuse)
         assert len(list(first)) == 4
-        begun = time.monotonic()
+        began = time.monotonic()
         first.close()
-        assert time.monotonic() - begun < 3  # what owes nothing is not waited for
+        assert time.monotonic() - began < 3  # what owes nothing is not waited for
         assert not parts
         full = False
         assert len(list(shmloader.DataLoader(range(4), crew=crew))) == 4

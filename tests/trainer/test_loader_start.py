@@ -405,7 +405,7 @@ def test_a_class_that_calls_torchs_method_by_name_with_another_epoch() -> None:
         made.start()
         made.set_epoch(2)
         with pytest.raises(
-            RuntimeError, match=r"start\(\) began another epoch than the one that iter\(\) is asked for"
+            RuntimeError, match=r"start\(\) began a different epoch from the one that iter\(\) must return"
         ):
             iter(made)
         assert list(made) == [200, 201, 202, 203]

@@ -220,7 +220,10 @@ def test_the_third_death_over_one_batch_whoever_died(tmp_path: pathlib.Path) -> 
     loader = shmloader.DataLoader(
         Deadly(tmp_path, [7], always=True), 2, num_workers=3, schedule="steal", on_worker_death="respawn"
     )
-    with loader, pytest.raises(RuntimeError, match=r"3rd to die over batch 3 of this epoch \(indices \[6, 7\]\)"):
+    with (
+        loader,
+        pytest.raises(RuntimeError, match=r"3rd worker to die while making batch 3 of this epoch \(indices \[6, 7\]\)"),
+    ):
         list(loader)
 
 

@@ -502,6 +502,38 @@ def test_ctrl_c_without_workers(is_running: bool, tmp_path: Path) -> None:
     event_loop.close()
 
 
+@pytest.mark.parametrize("which", [1, 2])
+def test_ctrl_c_behind_a_lock_of_pythons_in_a_notebook(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a handler raises there, nobody unlocks it, and the thread that makes the samples would wait for ever."""
+    main, enter, entered = threading.get_ident(), threading.Condition.__enter__, 0
+
+    def enter_and_press(self: threading.Condition) -> bool:
+        nonlocal entered
+        found = enter(self)
+        if threading.get_ident() == main:
+            entered += 1
+            if entered == which:  # the first one is Thread.start()'s
+                signal.raise_signal(signal.SIGINT)
+        return found
+
+    async def take_in_a_notebook() -> int:
+        interrupts = 0
+        with loader(Awaited(), shuffle=False, num_workers=0, look_ahead=1) as ours:
+            batches, found = iter(ours), []
+            monkeypatch.setattr(threading.Condition, "__enter__", enter_and_press)
+            while len(found) < 24:
+                try:
+                    found += next(batches)["index"].tolist()
+                except KeyboardInterrupt:
+                    interrupts += 1
+        assert found == list(range(24))
+        return interrupts
+
+    event_loop = asyncio.new_event_loop()  # asyncio.run() would cancel its task instead
+    assert event_loop.run_until_complete(take_in_a_notebook()) == 1
+    event_loop.close()
+
+
 def test_it_is_torchs_without_look_ahead() -> None:
     """A collate function of the user's may await what it gets."""
 

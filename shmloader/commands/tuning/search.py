@@ -3,21 +3,22 @@
 NOTE [ Search ]
 
     1. One worker is measured first, which gives the time and the size of a batch.
-    2. The number of workers is doubled as long as that gains GAIN or more, the consumer waits, and the workers fit into
-       the memory.  If they do not fit, prefetch_factor=1 and chunks are tried, because fewer batches are under way
-       then.
+    2. The number of workers is doubled while three things hold: the consumer waits, the workers fit into the memory,
+       and the last doubling has gained GAIN or more.  If more workers do not fit, prefetch_factor=1 and chunks are
+       tried, because fewer batches are under way then.
     3. Then the other options are tried: one at a time is added to the best setting so far.  An option that gains is
        kept, and more workers are tried with it.
     4. Then fewer workers are tried, by bisection, to find the fewest that take at most LOOSELY (5 %) longer than the
        best.
-    5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine meets all of them.
-       The default options with the best number of workers are among them, because another option must prove that it
-       gains.  The pick is the cheapest setting whose median is at most TOLERABLY slower than the best median, or too
-       close to the best median for the measurements to tell them apart.  The cheapest has the fewest workers, then the
-       fewest options that are not the default, then the least memory.
+    5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine affects all of them
+       alike.  The default options with the best number of workers are among them, because another option must prove
+       that it gains.  The pick is the cheapest setting whose median is at most TOLERABLY slower than the best median,
+       or too close to the best median for the measurements to tell them apart.  The cheapest has the fewest workers,
+       then the fewest options that are not the default, then the least memory.
 
-`untried` lists the settings for which there was no time.  A setting that the memory does not hold is never measured or
-picked.
+`untried` lists the settings for which there was no time.  A setting that does not fit into the memory is not measured,
+except one worker at the beginning.  A setting that turns out too large only later is not picked, unless all are too
+large.  Then the one that needs least memory is picked, with a note.
 """
 
 from __future__ import annotations

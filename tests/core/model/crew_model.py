@@ -6,15 +6,16 @@ NOTE [ Slot ring model ] covers a single ring.  So here a ring is only a list of
 one.  This model covers what several rings share: a worker's bell, its choice of a ring, and what happens when workers
 part from one ring while they serve the other.
 
-    worker   look      at its messages, then into all rings; any of those that have something is chosen
-             claim     the CAS, in which another worker may be quicker; then whether to wake others for other rings
-             pass      wakes one that sleeps if something is open to all in another ring
+    worker   look      at its messages, then into all rings; it chooses one of those that have something
+             claim     the CAS; if another worker was quicker, it looks again
+             pass      if a task of another ring is open to all, it wakes a sleeping worker
              publish   and back to look
              announce, again (the same look), sleep, rise
-             hear      does what a message says: it parts from the ring; counts it, rings the trainer's bell
+             hear      does what the message says: it parts from the ring, and counts the message as heard
     trainer  (each ring has one)  open, ring
-             send, notify, toll (one worker after the other), await (all workers that owe something have heard), close
-    may happen, need not ("!")   a worker is killed; a trainer parts before all is done
+             send, notify, toll (one worker after the other), await (until all workers that have, or may still claim,
+             a batch of the ring have heard), close
+    may happen ("!" in traces)   a worker is killed; a trainer has the workers part before all is done
 
 A worker that is killed stays dead here.  The other model has its successor.
 """

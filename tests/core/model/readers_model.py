@@ -7,19 +7,22 @@ slot ring covers how workers walk, sleep and are revoked, so here a worker claim
 open.
 
     worker     claim      the CAS, and half of its row      publish   the other half, its description, and the CAS
-               ring       the conductor's bell              ring, clear, wake   the three steps of the readers' bell
+               ring       the conductor's bell              bell, clear, wake   the three steps of the readers' bell
     reader     look       whether all chunks are READY; announces if not
                copy       what the workers wrote into the entries
-               take       the CAS from due to held          tell, clear, wake   the conductor's bell, by the last taker
-               read       the payload: it lends it, or copies it       free      the fetch_and, where it has copied it
+               take       the CAS from due to held
+               tell, clear, wake   rings the conductor's bell, if the payload has no other reader to wait for
+               read       the payload: it lends it, or copies it         free      clears its bit in held, after a copy
                again, sleep   as in the slot ring; both readers sleep on one bell
-    its thread note       the conductor's death, or its message          add, clear, wake    its toll of that bell
+    its thread note       the conductor's death, or that it dropped the reader
+               add, clear, wake   tolls the readers' bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
                write      the tasks of what it opens next: reserves their entries, and looks again whether there is room
                mark       the payload's word: who is due    open      an entry a step; again, sleep
-    watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It holds
-               the GIL from strike to done, and the conductor holds it while it opens
-    may happen, need not ("!")   somebody is killed, a lease dies, a reader joins, leaves or is dropped
+    watcher    when a worker has died: alarm, and it tolls both bells.  When a reader is dropped, leaves or has died:
+               strike (clears its bits in one payload a step), done, and it tolls both bells.  It holds the GIL from
+               strike to done, and the conductor holds it while it opens
+    may happen ("!" in traces)   somebody is killed, a lease dies, a reader joins, leaves or is dropped
 
 Each process of a reader has a number of its own, and a bit.  `Ring.late` has the readers that join later.  With
 `resumes`, a reader that joins begins at the oldest batch that the ring still has.
@@ -323,9 +326,9 @@ class Ring(Taking):
         while resumes and at > 0:
             before = max(k for k in self.size_of if k < at)
             p = s[NUMBER + before % self.entries]
-            there = all(s[SEQ + k % self.entries] == k for k in range(before, at)) and s[OF + p] == before + 1
-            there = there and until - before <= self.entries
-            if not there and not (mutant == "joins at what is filled again" and before + self.entries >= at):
+            has_all = all(s[SEQ + k % self.entries] == k for k in range(before, at)) and s[OF + p] == before + 1
+            has_all = has_all and until - before <= self.entries
+            if not has_all and not (mutant == "joins at what is filled again" and before + self.entries >= at):
                 break
             if not self.resumes and before < least:
                 break

@@ -6,18 +6,18 @@ This model runs the verbs of NOTE [ Slot ring ] (ring.pxd), cut into single acce
 trainer, and the thread that watches the workers run them.  A state is a string of bytes.  The search visits all
 reachable states, breadth first, so the trace to the first bad state is the shortest.
 
-    worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
-             take up   the first of what it has claimed and put aside; only then it writes that half
-             claim     the CAS, where another may come first
+    worker   look      the walk, or lowest(); it claims what it finds, and writes half of its row of the payload
+             take up   a worker that puts claims aside writes that half later, each time it takes up its oldest claim
+             claim     the CAS, a step of its own if another worker may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
-             peek, read  upcoming(): the word of another sequence of its own, then the task behind it
-             forget, begin, write, vouch   remember(), before publish, where workers remember
+             peek, read  upcoming(): the word of another sequence of its own, then that sequence's task
+             forget, begin, write, vouch   the steps of remember(), before publish, if workers remember
              announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
              heed (clear_alarm), who (is dead), revoke, count, rouse, respawn
     watcher  note (who has ended), alarm, add, wake
     closer   another thread that closes the iterator: alarm, add, wake, stop, toll, join
-    may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
+    may happen ("!" in traces)   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
                                  thread closes the iterator
 
 A batch is one sequence.  With `chunks` it is several sequences, and each fills a row of the same payload.  With
@@ -25,9 +25,10 @@ A batch is one sequence.  With `chunks` it is several sequences, and each fills 
 [ Windows ] in ring.pxd.
 
 With `in_flight` above 1, a worker is the stand-in of a far worker: NOTE [ Far workers ].  It puts aside what it claims.
-It claims again without sleeping (claim_at_once()), until it has so many or none is open.  Then it takes up what it
-claimed first, and publishes that.  put_aside() and take_up() write no word of the protocol.  But several words are in
-CLAIMED for one worker, which fills the payload of one of them, and after a death all of them must be opened again.
+It claims again without sleeping (claim_at_once()), until it has `in_flight` claims or no sequence is open.  Then it
+takes up what it claimed first, and publishes that.  put_aside() and take_up() write no word of the protocol.  But
+several words are in CLAIMED for one worker, although it fills only one payload at a time, and after its death all of
+them must be opened again.
 
 If workers remember, a generator's state is a number: 0 if it was only seeded, otherwise 1 + the last sequence for which
 it was drawn from.  A worker draws when it claims, or takes up.  The first time, it recalls what its predecessor left.
@@ -43,7 +44,7 @@ and wake no other one.  If each sequence has its own worker, the count and the b
 the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
-marked "!" happens: no wait may need the death of a lease or of another process to end.
+marked "!" happens: nobody may have to wait until a lease or another process dies.
 
 Left out: memory orders (here one access follows another; tests/core/test_atomics.py has them); spurious wake-ups,
 timeouts and spinning, because they hide lost wake-ups; the contents of tasks, because a task is written together with
@@ -52,12 +53,12 @@ is bounded.
 
 Some accesses are one step, because nothing that happens in between makes a difference:
 
-    - accesses to what no other process may touch, and the word operation beside them;
-    - the steps of a walk past words at which the worker need not look again (it must look again at a claimed word, if
-      the claim may be revoked and the sequence then be open to all);
-    - a look that finds nothing, and the flags beside it, which are raised before the bell is rung;
+    - accesses to memory that no other process may touch, together with the next operation on a word;
+    - a walk past words that cannot become open again (a claimed word can, if its claim may be revoked and the sequence
+      is then open to all, so passing it is a step of its own);
+    - a look that finds nothing, together with reading the flags, because whoever raises a flag rings the bell after it;
     - clearing a bit and FUTEX_WAKE, if nobody can be killed in between;
-    - the last take() and `stop`.
+    - the last take(), together with raising `stop`.
 """
 
 from __future__ import annotations

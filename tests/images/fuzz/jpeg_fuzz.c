@@ -351,17 +351,26 @@ int main(int count, char **arguments)
     long inputs = count > 1 ? atol(arguments[1]) : 100000, decoded = 0, whole = 0;
     state = 88172645463325252u ^ (count > 2 ? (uint64_t)atol(arguments[2]) * 2654435761u : 0);
     size_t before = ALLOCATED();
-    const jpeg_path *paths[2] = {jpeg_choose(NULL), jpeg_choose("plain")};
-    jpeg_decoder *decoders[2] = {jpeg_new(paths[0]), jpeg_new(paths[1])};
+    static const char *const names[] = {"plain", "avx2", "avx512", "neon"};
+    enum { MOST = sizeof names / sizeof *names };
+    int paths = 0;
+    jpeg_decoder *decoders[MOST];
+    for (int k = 0; k < MOST; k++) {
+        const jpeg_path *path = jpeg_choose(names[k]);
+        if (!path) continue;
+        decoders[paths++] = jpeg_new(path);
+    }
     for (long input = 0; input < inputs; input++) {
         int width, height, is_whole = below(4) == 0;
         make(&width, &height);
         for (int k = is_whole ? 0 : between(1, 3); k > 0; k--) damage();
         uint8_t *data = malloc(bytes);
         memcpy(data, file, bytes);
-        int said[2];
-        for (int k = 0; k < 2; k++) said[k] = jpeg_open(decoders[k], data, bytes);
-        if (said[0] != said[1]) fail("the paths read different headers", input);
+        int said[MOST];
+        for (int k = 0; k < paths; k++) {
+            said[k] = jpeg_open(decoders[k], data, bytes);
+            if (said[k] != said[0]) fail("the paths read different headers", input);
+        }
         if (is_whole && said[0] != JPEG_OK) fail("a whole file was not opened", input);
         const jpeg_header *header = jpeg_opened(decoders[0]);
         if (said[0] == JPEG_OK && (long)header->width * header->height <= 1 << 20) {
@@ -373,11 +382,14 @@ int main(int count, char **arguments)
             q.out_width = below(3) ? between(1, 70) : q.width, q.out_height = below(3) ? between(1, 70) : q.height;
             jpeg_request all = q;
             if (!below(3)) see_window(&q);
-            image images[2] = {lay_out(q), lay_out(q)};
-            for (int k = 0; k < 2; k++) said[k] = jpeg_decode(decoders[k], &images[k].request);
-            if (said[0] != said[1]) fail("the paths do not agree whether it is a picture", input);
+            image images[MOST];
+            for (int k = 0; k < paths; k++) {
+                images[k] = lay_out(q);
+                said[k] = jpeg_decode(decoders[k], &images[k].request);
+                if (said[k] != said[0]) fail("the paths do not agree whether it is a picture", input);
+                if (said[k] == JPEG_OK) compare(&images[k], &images[0], 0, 0, input, "the paths give different pixels");
+            }
             if (is_whole && said[0] != JPEG_OK) fail("a whole file was not decoded", input);
-            if (said[0] == JPEG_OK) compare(&images[0], &images[1], 0, 0, input, "the paths give different pixels");
             decoded += said[0] == JPEG_OK;
             if (said[0] == JPEG_OK && q.all_width) check_window(decoders[0], all, &images[0], input);
             if (is_whole) {
@@ -390,21 +402,22 @@ int main(int count, char **arguments)
                 if (jpeg_decode(decoders[0], &full.request) || jpeg_decode(decoders[0], &part.request))
                     fail("a whole file was not decoded again", input);
                 compare(&full, &part, q.top, q.left, input, "a part is not what the whole has there");
-                check_marks(decoders[below(2)], &part, input);
-                int maker = below(2);
+                check_marks(decoders[below(paths)], &part, input);
+                int maker = below(paths);
                 jpeg_open(decoders[maker], data, bytes);
-                check_planes(decoders[maker], decoders[below(3) ? !maker : maker], &part, input);
+                check_planes(decoders[maker], decoders[below(paths)], &part, input);
                 free(full.block), free(part.block);
                 whole++;
             }
-            free(images[0].block), free(images[1].block);
+            for (int k = 0; k < paths; k++) free(images[k].block);
         }
         free(data);
     }
     size_t held = ALLOCATED() - before; /* for the largest picture, of one byte a pixel for each way that it lies */
-    for (int k = 0; k < 2; k++) jpeg_free(decoders[k]);
-    if (held > 2 * (size_t)MEMORY || ALLOCATED() != before) fail("memory was kept", inputs);
-    printf("%ld inputs, %s and %s alike: %ld decoded, %ld of them whole; %zu KB held\n", inputs, paths[0]->name,
-           paths[1]->name, decoded, whole, held >> 10);
+    for (int k = 0; k < paths; k++) jpeg_free(decoders[k]);
+    if (held > paths * (size_t)MEMORY || ALLOCATED() != before) fail("memory was kept", inputs);
+    for (int k = 0; k < MOST; k++)
+        if (jpeg_choose(names[k])) printf("%s ", names[k]);
+    printf("alike in %ld inputs: %ld decoded, %ld of them whole; %zu KB held\n", inputs, decoded, whole, held >> 10);
     return decoded == 0;
 }
