@@ -29,8 +29,8 @@ NOTE [ Far workers ]
        is still being sent.  So all requests that it has not read must fit into what the kernel holds for a connection.
        The stand-in keeps a request that does not fit until it has received the batches of all requests before it.  If
        it sent the request at once, both ends might wait for the other one to read.
-    7. Each message of a far worker that it is alive (see 8) names the batch that it makes.  A death counts against the
-       batch in the last such message, or against none if the far worker had begun none.  Otherwise, when a node is
+    7. Each beat of a far worker (see 8) names the batch that it makes.  A death counts against the batch in the last
+       beat, or against none if the far worker had begun none.  Otherwise, when a node is
        gone, three of its stand-ins might claim the same batch one after another and die, and on_worker_death would
        count three deaths over that batch.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a

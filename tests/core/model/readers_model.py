@@ -27,9 +27,9 @@ open.
 Each process of a reader has a number of its own, and a bit.  `Ring.late` has the readers that join later.  With
 `resumes`, a reader that joins begins at the oldest batch that the ring still has.
 
-Checked: the PROMISES.  Two things are one step each, because nothing that happens in between makes a difference: code
-under the GIL that touches no word that a reader changes; and the add, clear and wake of a process that is not killed
-between them.
+Checked: the PROMISES.  Two sequences of accesses are one step each, because nothing that happens in between makes a
+difference: accesses under the GIL to words that no reader changes; and add, clear and wake, where the model kills
+nobody between them.
 """
 
 from __future__ import annotations
