@@ -5,7 +5,7 @@
  * NOTE [ Chain ]
  * The speed of this code is limited by the chain from one symbol's length to the next symbol's place: look up, shift,
  * look up.
- *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
+ *   - One look-up gives one length, that of the code with its extra bits.  A coefficient's value is computed beside
  *     the chain.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
