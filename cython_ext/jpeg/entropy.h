@@ -5,14 +5,15 @@
  * NOTE [ Chain ]
  * The speed of this code is limited by the chain from one symbol's length to the next symbol's place: look up, shift,
  * look up.
- *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
+ *   - One look-up gives one length, that of the code with its extra bits.  A coefficient's value is computed beside
  *     the chain.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
- *     after a refill, the 64 bits are the next 64 of the file.  With its extra bits, a DC symbol takes at most 16 + 11
- *     of them, and an AC symbol 16 + 10.  So two symbols leave at least 11.  A code of more than 10 bits is looked up
- *     later, when at most one symbol was taken since a refill, so at least 64 - 27 = 37 bits are left.  Looking up this
- *     early saved a tenth of the time of a picture.
+ *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next
+ *     refill.  With its extra bits, a DC symbol takes at most 16 + 11 bits, and an AC symbol 16 + 10.  So at least 64 -
+ *     27 - 26 = 11 bits are left.  A code of more than 10 bits is looked up later, when at most one symbol was taken
+ *     since a refill, so at least 64 - 27 = 37 bits are left.  Looking up this early saved a tenth of the time of a
+ *     picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and
  * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the

@@ -44,9 +44,9 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        a copy is made, but never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
        Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
-       the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  A reader that is
-       admitted between reserve() and open() may need the very slot that the conductor expected to be free.  So the
-       conductor checks once more that there is room.
+       the entries first (reserve()), and admit() gives no reader a batch whose entries are reserved.  admit()
+       may also make a new reader due for an old batch whose payload was free again.  If that happens between reserve()
+       and open(), that payload is not free any longer.  So open() comes after another look for a free payload.
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
        worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the

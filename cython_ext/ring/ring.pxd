@@ -36,11 +36,11 @@ take_up() continues with that claim.  While a claim is put aside, the worker doe
 claim_at_once()), because the trainer may be waiting for the very batch that is put aside.  Each claim stays in its own
 word, so revoke() finds all of them.  Chunks are not put aside.
 
-With work stealing, OPEN names ANY.  All workers walk past such a sequence, and the one whose CAS succeeds has it.  The
-trainer rings one bell after the other until a worker wakes.  One worker is enough, because a worker that is awake looks
-at everything before it sleeps.  A worker clears its own sleeper bit (ring_rise) before it claims.  So if a worker's
-sleeper bit is set, that worker is not busy with a batch.  If it cleared the bit later, the trainer might ring a busy
-worker, while an idle one sleeps on.
+With work stealing, OPEN names ANY.  Each worker that comes to such a sequence tries to claim it, and the one whose CAS
+succeeds has it.  The trainer rings one bell after the other until a worker wakes.  One worker is enough, because a
+worker that is awake looks at everything before it sleeps.  A worker clears its own sleeper bit (ring_rise) before it
+claims.  So if a worker's sleeper bit is set, that worker is not busy with a batch.  If it cleared the bit later, the
+trainer might ring a busy worker, while an idle one sleeps on.
 
 A batch in chunks is several consecutive sequences that name the same payload.  Each worker writes the rows of its
 chunk, and describes them in the entry of its own sequence.  The trainer opens the chunks only if the ring has room for

@@ -9,7 +9,8 @@ NOTE [ Forked children ]
     (forks.h):
 
     1. If the count has grown since then, this is a child, and every method that would touch the ring raises instead.
-    2. In a child, default_collate makes tensors outside the slot, as it does in any other thread (batch_writer.pyx).
+    2. In a child, default_collate makes tensors outside the slot, as it does in further threads of the worker
+       (batch_writer.pyx).
     3. If an exception leaves the dataset's code in a child, the child ends with that exception, as any process does
        (loop.py).  A child that returns from the dataset's code calls a method of the ring next, and ends with the error
        of rule 1.

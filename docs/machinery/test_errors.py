@@ -17,6 +17,7 @@ FOREIGN = (  # texts of torch, Python and h5py
     "Cannot re-initialize CUDA",
     "received 0 items of ancdata",
     "unable to open shared memory object",
+    "killed by signal: Bus error",
 )
 
 

@@ -8,10 +8,9 @@ subclass.  Without the rows, it is a *shell*.  The first chunk sends the shell, 
 chunks into it.
 
     1. default_collate copies the first sample's container and updates the copy with the collated items.  An update for
-       each chunk would give another result.  A Counter would add the items of one chunk to those of another.  A
-       bytearray accepts a tensor of one element as an item, so it would accept a chunk of one sample, although it
-       refuses the whole batch.  So the first chunk sends the
-       first sample's container itself, and the trainer updates it with all rows: `Updated`.
+       each chunk would give another result.  A Counter, for example, would add the items of one chunk to those of
+       another.  So the first chunk sends the first sample's container itself, and the trainer updates it once, with all
+       rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
        with holes in place of its items: `Holed`.  So you get the container that you would get if the whole batch were
        pickled.  The same is done with a tensor of a subclass.  Such a tensor counts as a container with a single item:

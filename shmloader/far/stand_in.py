@@ -25,14 +25,14 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes a batch, nor while it then waits because the former batch
-       is still being sent.  So all requests that it has not read must fit into what the kernel holds for a connection.
-       The stand-in keeps a request that does not fit until it has received the batches of all requests before it.  If
-       it sent the request at once, both ends might wait for the other one to read.
-    7. Each message of a far worker that it is alive (see 8) names the batch that it makes.  A death counts against the
-       batch in the last such message, or against none if the far worker had begun none.  Otherwise, when a node is
-       gone, three of its stand-ins might claim the same batch one after another and die, and on_worker_death would
-       count three deaths over that batch.
+       worker.  The far worker reads no request while it makes a batch.  When the batch is made, it waits until the
+       batch before it is sent, and reads no request during that time either.  So all requests that it has not read must
+       fit into what the kernel holds for a connection.  If a request does not fit, the stand-in first receives the
+       batches of all earlier requests, and then sends it.  Otherwise both ends might wait for the other one to read.
+    7. Each beat of a far worker (see 8) names the batch that it makes.  A death counts against the batch in the last
+       beat, or against none if the far worker had begun none.  It does not count against the batches that the stand-in
+       has only claimed.  When a node is gone, several stand-ins may claim the same batch one after another before each
+       notices that its far worker is gone, and on_worker_death would count their deaths over that batch.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.

@@ -7,8 +7,8 @@ there is room for it: its bytes plus those of all reads that were begun and not 
 Taking a sample makes room.
 
 A loader takes samples in the order in which it announced them, unless the user leaves the epoch half-way.  So when a
-sample is taken, reads that were announced long before it will never be taken, and are dropped.  `_SLACK` allows for
-threads that load samples of a batch side by side.
+sample is taken and an earlier one was not, nobody will take the earlier one, and its read is dropped.  `_SLACK` allows
+for threads that load samples of a batch side by side.
 
 A forked or spawned process forgets the reads of its parent, because the threads that read are not in it.
 """

@@ -6,7 +6,7 @@ Only in the trainer do several threads use the ring.  `next()` runs in one of th
 other, and its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
 
     free_slots      give_back() and pick() push to the same stack and pop from it, in two threads.  One slot goes to
-                    two batches, and the second overwrites the first.  `lent` and `returned` go wrong like that.
+                    two batches, and the second overwrites the first.  The counts `lent` and `returned` go wrong, too.
     lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
     next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
     reclaim         `reclaiming` keeps a second thread out of the code that frees the slots which no copy to a device

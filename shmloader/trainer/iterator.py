@@ -23,8 +23,8 @@ NOTE [ Shutdown ]
        while it imports the trainer's script.
     4. A forked child that drops its copy of an iterator must not end any worker.  Its pid shows that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ] in delivery.py.
-    6. Rule 1 has an exception: an atexit hook ends the threads that call the device (prefetch.py, pinning.py), because
-       if such a thread comes back from its call when the interpreter is already gone, the whole process crashes.
+    6. At interpreter exit, an atexit hook ends the threads that call the device (prefetch.py, pinning.py).  Otherwise
+       such a thread might come back from its call when the interpreter is already gone, and the process would crash.
     7. Signal handlers run after the shutdown, so none of them interrupts it.  There is one exception: Ctrl-C shortens
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is

@@ -7,9 +7,9 @@ batches together have several rows of each place, and the order in which rows ar
 written where it belongs.  So the batches of a window are cut together:
 
     1. One worker makes all rows of a place, one after the other, the rows of the first batch first.
-    2. A place goes to the worker that had it last, because that worker may still have the place open.  It does so only
-       if at least half of the place's rows fit into that worker's share.  Each worker begins with the place that it
-       used last.
+    2. A place goes to the worker that had it last, because that worker may still have the place open.  If fewer than
+       half of the place's rows fit into that worker's share (3), the place goes to another worker.  Each worker begins
+       with the place that it used last.
     3. No worker gets more than nine eighths of its share, because the others would wait for it.  The rows beyond that
        go to the worker that has least.  If samples are seeded one by one, it does not matter which worker makes a row.
        Then the rows that a worker has still to make count as part of its share, so a slow worker gets fewer new ones.

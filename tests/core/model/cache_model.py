@@ -1,4 +1,4 @@
-"""NOTE [ Cache table ]: the table of kept pictures, of which NOTE [ Cache table ] in atomics.h has the argument.
+"""A model of the table of kept pictures: NOTE [ Cache table ] in atomics.h.
 
 Processes look for pictures, keep those that are not there, and may be killed between any two steps.  A later process
 may have the pid of a killed one.  A process may be taken for dead though it lives, because its pid is of a namespace

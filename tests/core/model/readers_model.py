@@ -6,7 +6,8 @@ This model runs the verbs of NOTE [ Readers ] (readers.pxd), cut into single acc
 slot ring covers how workers walk, sleep and are revoked, so here a worker claims its next sequence as soon as it is
 open.
 
-    worker     claim      the CAS, and half of its row      publish   the other half, its description, and the CAS
+    worker     claim      the CAS, then writes half of its row of the payload
+               publish    writes the other half and its description, then the CAS
                ring       the conductor's bell              bell, clear, wake   the three steps of the readers' bell
     reader     look       whether all chunks are READY; announces if not
                copy       what the workers wrote into the entries
@@ -24,12 +25,13 @@ open.
                strike to done, and the conductor holds it while it opens
     may happen ("!" in traces)   somebody is killed, a lease dies, a reader joins, leaves or is dropped
 
-Each process of a reader has a number of its own, and a bit.  `Ring.late` has the readers that join later.  With
-`resumes`, a reader that joins begins at the oldest batch that the ring still has.
+Each process that reads has a number of its own, and a bit, which it may have from a process that has ended.
+`Ring.late` has the readers that join later.  With `resumes`, a reader that joins begins at the oldest batch that the
+ring still has.
 
-Checked: the PROMISES.  Two things are one step each, because nothing that happens in between makes a difference: code
-under the GIL that touches no word that a reader changes; and the add, clear and wake of a process that is not killed
-between them.
+Checked: the PROMISES.  Two sequences of accesses are one step each, because nothing that happens in between makes a
+difference: accesses under the GIL to words that no reader changes; and add, clear and wake, where the model kills
+nobody between them.
 """
 
 from __future__ import annotations

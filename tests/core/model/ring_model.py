@@ -30,8 +30,9 @@ takes up what it claimed first, and publishes that.  put_aside() and take_up() w
 several words are in CLAIMED for one worker, although it fills only one payload at a time, and after its death all of
 them must be opened again.
 
-If workers remember, a generator's state is a number: 0 if it was only seeded, otherwise 1 + the last sequence for which
-it was drawn from.  A worker draws when it claims, or takes up.  The first time, it recalls what its predecessor left.
+If workers remember, each saves the state of its generator, so that its successor goes on from there.  In the model a
+state is a number: 0 after seeding, and 1 + s after the draws for sequence s.  A worker draws when it claims, or takes
+up.  The first time, it recalls the state that its predecessor left.
 
 If sequences are open to all workers (`steal`), open() rings one bell after another until one of them wakes a worker.
 After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
