@@ -16,8 +16,8 @@ NOTE [ Read elsewhere ]
        such a loader escaped.  We warn about it too, or raise an error if the loader has an option that only the ring
        can honour.  `rides_ring` is False until the loader next gets an iterator of ours.
     5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.
-       The note is dropped at the latest when the dataset is gone.  If the dataset cannot be weakly referenced (a list),
-       it is dropped at the latest when the last loader of ours over that dataset is gone.
+       The note is dropped at the latest when the dataset is gone.  Some datasets cannot be weakly referenced, lists for
+       example.  The note of such a dataset is dropped at the latest when the last loader of ours over it is gone.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ NOTE [ Far workers ]
     6. A stand-in asks its far worker for `in_flight` batches at once.  So the far worker need not wait for the next
        request while a batch travels.  The stand-in claims sequences one by one, as long as the ring has open ones, and
        publishes them in the order of the claims.  It sleeps on the ring only when it expects no batch from the far
-       worker.  The far worker reads no request while it makes a batch.  When the batch is made, it waits until the
-       batch before it is sent, and reads no request during that time either.  So all requests that it has not read must
-       fit into what the kernel holds for a connection.  If a request does not fit, the stand-in first receives the
-       batches of all earlier requests, and then sends it.  Otherwise both ends might wait for the other one to read.
+       worker.  The far worker reads no request while it makes a batch, nor while it waits until the previous batch has
+       been sent.  So all requests that it has not read must fit into what the kernel holds for a connection.  If a
+       request does not fit, the stand-in first receives the batches of all earlier requests, and then sends it.
+       Otherwise both ends might wait for the other one to read.
     7. Each beat of a far worker (see 8) names the batch that it makes.  A death counts against the batch in the last
        beat, or against none if the far worker had begun none.  It does not count against the batches that the stand-in
        has only claimed.  When a node is gone, several stand-ins may claim the same batch one after another before each
