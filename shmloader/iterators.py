@@ -144,7 +144,7 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
     """End persistent workers if the epoch that begins needs other ones."""
-    if loader.persistent_workers and (loader.readers is None or not is_unreturned(loader)):
+    if loader.persistent_workers and not is_unreturned(loader):
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
 
