@@ -30,9 +30,9 @@ NOTE [ Far workers ]
        request does not fit, the stand-in first receives the batches of all earlier requests, and then sends it.
        Otherwise both ends might wait for the other one to read.
     7. Each beat of a far worker (see 8) names the batch that it makes.  A death counts against the batch in the last
-       beat, or against none if the far worker had begun none.  It does not count against the batches that the stand-in
-       has only claimed.  When a node is gone, several stand-ins may claim the same batch one after another before each
-       notices that its far worker is gone, and on_worker_death would count their deaths over that batch.
+       beat, or against none if the far worker had begun none.  It does not count against batches that the stand-in has
+       only claimed.  Otherwise, if a node is gone, several of its stand-ins might claim the same batch, one after
+       another, and this batch would seem to have killed several workers.
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.

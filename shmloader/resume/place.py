@@ -16,9 +16,9 @@ NOTE [ Place ]
        resumed epoch takes its base seed from the state.  Every generator is then in the state that it would have in an
        uninterrupted run, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
-       that name, beside the user's own epoch.  If set_epoch() names another number than the predicted one, the early
-       epoch is given up.  iter() then loads that epoch's state, with the new number.  That state has the seeds that
-       were drawn, so they are not drawn again.
+       that name, beside the user's own epoch.  If set_epoch() names another number than the predicted one, the batches
+       of the early epoch are dropped.  iter() begins it again from its own state, in which only the number is changed.
+       The state has the seeds that were drawn early, so nothing is drawn twice.
 """
 
 from __future__ import annotations

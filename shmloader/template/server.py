@@ -17,8 +17,9 @@ NOTE [ Template ]
        was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled
        (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  In two cases another
-       template is made instead (of_dataset.py): if a worker with the old dataset may still have to be replaced, and if
-       loaders over one dataset, with different collate functions for example, take turns.
+       template is made instead (of_dataset.py): if a worker with the old dataset may still have to be replaced; and if
+       loaders over one dataset take turns that have different collate functions, for example, because the hash is that
+       of the dataset with these functions.
     6. A process that is forked beside threads may wait forever for a lock that one of them held.  So the template
        counts its threads (threads.py), also before each fork.  If there are any, the trainer starts workers without a
        template.

@@ -13,7 +13,7 @@ visits all states that can be reached.
     thread 0  lends; looks (records events on the streams that may have a copy); gives the slot back when these have
               passed, and it is filled again; closes, which waits for the device, and unmaps
     stream    does its copy; an event passes only after the copy
-    may happen ("!" in traces)   the last foreign stream is destroyed, once torch no longer uses it
+    may happen ("!" in traces)   the foreign stream is destroyed, once torch no longer uses it
 
 Checked: the PROPERTIES.  With `hidden` the threads may also be put on an unseen stream, as C++ can do.  Then a slot may
 be filled while a copy on that stream reads it, as NOTE [ Streams ] admits.  That must happen for no other stream, and
