@@ -201,12 +201,15 @@ def test_a_dataset_may_iterate_over_a_loader_that_is_seeded_too() -> None:
 def test_a_dataset_that_waits_for_another_threads_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(without_workers, "PATIENCE", 0.2)
     made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inside = threading.Event()
 
     class Passes(FromAll):
         def __getitem__(self, index: int) -> Any:
+            inside.set()
             return made.get(timeout=30)
 
     def passes_on() -> None:
+        assert inside.wait(30)  # otherwise all could be made before the other thread begins a batch
         for batch in _seeded_by(2):
             for row in batch:
                 made.put(row)
