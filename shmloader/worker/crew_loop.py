@@ -92,6 +92,7 @@ class _Seat:
     def put_aside(self) -> None:
         """Save the loader's part of the process's state."""
         self.side.turn_away()
+        self.worker.put_aside()  # first, because its threads may draw, and ask for the worker info
         self._aside = (
             random.getstate(),
             numpy.random.get_state(),
@@ -223,6 +224,7 @@ class _CrewLoop:
         if seat is None:
             return None
         self._sides = [seat.side for seat in self._seats.values()]
+        seat.worker.put_aside()  # its threads must not find another loader's worker info
         seat.worker.end()
         seat.close()
         if self._current is seat:
