@@ -199,6 +199,29 @@ def test_threads_of_a_loader_that_is_closed_in_mid_epoch(tmp_path: Path) -> None
     assert "another's" not in (tmp_path / "log").read_text()
 
 
+class Drawn(Dataset[Any]):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2, generator=shmloader.sample_generator())
+
+
+@persistent_or_not
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_loader_with_sample_seeds_beside_one_without(persistent: bool, at_once: bool) -> None:
+    """Their samples draw from sample_generator()."""
+    datasets: Datasets = (Drawn, Drawn)
+    options = {"sample_seeds": True}, {}
+
+    def alone(dataset: Any, **more: Any) -> Any:
+        return shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="fork", **more)
+
+    with forked() as crew:
+        ours = both(of(crew), datasets, persistent, at_once, options)
+    assert_same(ours, both(alone, datasets, persistent, at_once, options))
+
+
 def draw_on(worker: int) -> None:
     random.random()
     torch.utils.data._utils.collate.default_collate_fn_map[complex] = lambda batch, **_: f"{len(batch)} complex"
