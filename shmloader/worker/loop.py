@@ -205,6 +205,11 @@ class Worker:
         if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
             self._looks.end()
 
+    def put_aside(self) -> None:
+        """Let nothing be under way, because the process turns to another loader: NOTE [ Crew ]."""
+        if self._side is not None:
+            self._side.put_aside()
+
     def take_up(self) -> None:
         """Continue with this loader, because the process turns to it again: NOTE [ Crew ]."""
         if self._looks is not None:

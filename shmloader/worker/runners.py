@@ -7,8 +7,9 @@ import contextlib
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 import torch
@@ -51,6 +52,7 @@ class Threads:
     def __init__(self, count: int) -> None:
         # torch computes in one thread in each of them, as it does in a worker's main thread
         self._pool = ThreadPoolExecutor(count, "shmloader sample", torch.set_num_threads, (1,))
+        self._dropped: weakref.WeakSet[Future[Any]] = weakref.WeakSet()  # under way; their threads keep them alive
 
     def start(self, get: Get, index: Any, draws: Draws) -> Future[Any]:
         return self._pool.submit(_called, get, index, draws)
@@ -59,7 +61,20 @@ class Threads:
         return running.result()
 
     def cancel(self, running: Future[Any]) -> None:
-        running.cancel()
+        if not running.cancel():
+            self._dropped.add(running)
+
+    def stand_still(self, batches: list[list[tuple[Future[Any], Draws]]]) -> None:
+        """Wait until no sample is under way: for as long as the slowest of those that have begun takes.
+
+        Args:
+            batches: The samples of each batch, as they were started one after another.  Those that have not begun are
+                cancelled, and taken off the end of each list.
+        """
+        for batch in batches:
+            while batch and batch[-1][0].cancel():
+                batch.pop()
+        wait([*self._dropped, *(running for batch in batches for running, _ in batch)])
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -22,6 +22,9 @@ are made in n threads.
        loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
        loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Without workers,
        `worker_threads` has no effect.
+    6. Threads run on while the worker's main thread does something else.  But a crew's worker has the random states and
+       the get_worker_info() of one loader at a time: NOTE [ Crew ].  So before it turns to another loader, it waits for
+       the samples that its threads have begun.  Those that have not begun are started when it has come back.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ from shmloader.worker.runners import Coroutines, Runner, Threads
 from shmloader.worker.sample_generators import UNSEEDED, Draws
 
 __all__ = ["AtHand", "SideBySide", "close_loop", "is_asynchronous", "loop_of", "runner_for"]
+
+_Batch = tuple[int, list[Any], int, int]  # the arguments of SideBySide.begin()
 
 
 def is_asynchronous(dataset: Any) -> bool:
@@ -76,9 +81,11 @@ class SideBySide:
         self._runner = runner
         self._stride = stride
         self._skips = skips
-        self._begun: dict[int, list[Any]] = {}  # by sequence
+        self._begun: dict[int, tuple[_Batch, list[Any]]] = {}  # by sequence
         self._is_known = False  # whether the first sample has drawn nothing
-        self._waiting: list[tuple[int, list[Any], int, int]] = []  # arguments of begin() from before that was known
+        # Later batches that the next one begins: from before that was known, or from before put_aside(). In the second
+        # case they include all of _begun.
+        self._waiting: list[_Batch] = []
         self._drew: list[str] = []
 
     def begin(self, sequence: int, indices: list[Any], seed: int, row: int) -> None:
@@ -89,10 +96,16 @@ class SideBySide:
             indices: The indices of its samples.
             seed, row: The batch's seed, and the place of its first sample in it.
         """
-        if self._is_known:
-            self._begun[sequence] = self._start(indices, seed, row)
+        if self._is_known and not self._waiting:
+            self._begin(sequence, indices, seed, row)
         else:
             self._waiting.append((sequence, indices, seed, row))
+
+    def put_aside(self) -> None:
+        """Have no sample under way until the next batch is made: wait for those that threads have begun."""
+        if isinstance(self._runner, Threads):  # coroutines run only while a batch waits for them
+            self._runner.stand_still([running for _, running in self._begun.values()])
+            self._waiting = self._waiting or [batch for batch, _ in self._begun.values()]
 
     def samples(self, sequence: int, indices: list[Any], seed: int, row: int) -> list[Any]:
         """The samples of a batch, in their order.  The arguments are begin()'s.
@@ -102,8 +115,9 @@ class SideBySide:
             RuntimeError: A sample has drawn random numbers that are not its own.
         """
         for earlier in [each for each in self._begun if each < sequence]:
-            _drop(self._runner, self._begun.pop(earlier))
-        running, made = self._begun.pop(sequence, []), []
+            _drop(self._runner, self._begun.pop(earlier)[1])
+        begun, made = self._begun.pop(sequence, None), []
+        running = [] if begun is None else begun[1]
         self._waiting = [each for each in self._waiting if each[0] > sequence]
         before = _States()
         try:
@@ -114,9 +128,10 @@ class SideBySide:
                 self._is_known = True
             if len(running) < len(indices):
                 running += self._start(indices[len(running) :], seed, row + len(running))
-            for each in self._waiting if self._is_known else ():
-                self.begin(*each)
-            self._waiting = [] if self._is_known else self._waiting
+            if self._is_known and self._waiting:
+                waiting, self._waiting = self._waiting, []
+                for each in waiting:
+                    self._begin(*each)
             for at in range(len(made), len(indices)):
                 made.append(self._made(indices[at], *running[at]))
         except BaseException:
@@ -124,6 +139,11 @@ class SideBySide:
             raise
         self._check(before.changed())
         return made
+
+    def _begin(self, sequence: int, indices: list[Any], seed: int, row: int) -> None:
+        """Start those samples of a later batch that were not started."""
+        _, running = self._begun.setdefault(sequence, ((sequence, indices, seed, row), []))
+        running += self._start(indices[len(running) :], seed, row + len(running))
 
     def _start(self, indices: list[Any], seed: int, row: int) -> list[tuple[Any, Draws]]:
         running: list[tuple[Any, Draws]] = []

@@ -155,6 +155,73 @@ def test_stolen_batches_beside_chunks() -> None:
     assert_same(ours, both(alone, datasets, True, True, options))
 
 
+class InThreads(Dataset[Any]):
+    """Samples, made in threads, that tell whether their worker is their loader's, and draw as a library may."""
+
+    thread_safe = True
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        info: Any = get_worker_info()
+        mine = info is not None and info.dataset is self
+        with open(self.log, "a") as file:
+            file.write("mine " if mine else "another's ")
+        if index % 4:  # a worker's first sample must draw nothing
+            random.random()
+        return index, mine, getattr(info, "seed", None)
+
+
+IN_THREADS: dict[str, Any] = {"worker_threads": 3, "look_ahead": 2, "prefetch_factor": 4}
+
+
+@persistent_or_not
+def test_samples_in_threads_beside_another_loader(persistent: bool, tmp_path: Path) -> None:
+    datasets: Datasets = (lambda: InThreads(tmp_path / "log"), lambda: Own(14, "validation"))
+    with forked() as crew:
+        ours = both(of(crew), datasets, persistent, True, (IN_THREADS, {}))
+    assert_same(ours, both(torchs("fork"), datasets, persistent, True))
+    assert "another's" not in (tmp_path / "log").read_text()
+
+
+def test_threads_of_a_loader_that_is_closed_in_mid_epoch(tmp_path: Path) -> None:
+    with forked(1) as crew:
+        for _ in range(3):
+            loader = shmloader.DataLoader(InThreads(tmp_path / "log"), batch_size=4, crew=crew, **IN_THREADS)
+            next(iter(loader))
+            loader.close()
+            assert len(list(shmloader.DataLoader(Own(6, "another"), batch_size=2, crew=crew))) == 3
+    assert "another's" not in (tmp_path / "log").read_text()
+
+
+class Drawn(Dataset[Any]):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2, generator=shmloader.sample_generator())
+
+
+@persistent_or_not
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_loader_with_sample_seeds_beside_one_without(persistent: bool, at_once: bool) -> None:
+    """Their samples draw from sample_generator()."""
+    datasets: Datasets = (Drawn, Drawn)
+    options = {"sample_seeds": True}, {}
+
+    def alone(dataset: Any, **more: Any) -> Any:
+        return shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="fork", **more)
+
+    with forked() as crew:
+        ours = both(of(crew), datasets, persistent, at_once, options)
+    assert_same(ours, both(alone, datasets, persistent, at_once, options))
+
+
 def draw_on(worker: int) -> None:
     random.random()
     torch.utils.data._utils.collate.default_collate_fn_map[complex] = lambda batch, **_: f"{len(batch)} complex"

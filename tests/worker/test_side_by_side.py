@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import queue
 import random
 import signal
 import threading
@@ -205,6 +206,68 @@ def test_samples_read_before_the_first_was_known_are_begun_with_the_first_batch(
         assert side.samples(0, [0, 1], 0, 0) == [False, True]
         assert side.samples(1, [2, 3], 0, 0) == [True, True]
     finally:
+        runner.close()
+
+
+class Doors:
+    """Each sample waits for its own door, if there is one."""
+
+    def __init__(self) -> None:
+        self.doors: dict[int, threading.Event] = {}
+        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.ended: list[int] = []
+
+    def __getitem__(self, index: int) -> int:
+        self.begun.put(index)
+        if index in self.doors:
+            assert self.doors[index].wait(20)
+        self.ended.append(index)
+        if index == 4:
+            raise ValueError("bad")
+        return index
+
+
+def test_put_aside_waits_for_the_samples_that_have_begun_and_for_no_others() -> None:
+    dataset = Doors()
+    runner = runners.Threads(2)
+    side = side_by_side.SideBySide(dataset, runner, None, None)
+
+    def begun(count: int) -> list[int]:
+        return sorted(dataset.begun.get(timeout=20) for _ in range(count))
+
+    def put_aside(behind: list[int]) -> None:
+        """Nothing but these samples is made meanwhile, and each is waited for."""
+        aside = threading.Thread(target=side.put_aside)
+        aside.start()
+        for index in behind:
+            aside.join(0.05)
+            assert aside.is_alive()
+            dataset.doors.pop(index).set()
+        aside.join(20)
+        assert not aside.is_alive() and dataset.ended == sorted(behind) and dataset.begun.empty()
+        dataset.ended.clear()
+
+    try:
+        assert side.samples(0, [0], 0, 0) == begun(1)
+        dataset.ended.clear()
+        dataset.doors = {index: threading.Event() for index in [1, 2]}
+        side.begin(1, [1, 2, 3], 0, 0)
+        side.begin(2, [4, 5, 6, 7], 0, 0)
+        assert begun(2) == [1, 2]
+        put_aside(behind=[1, 2])
+        put_aside(behind=[])
+        side.begin(3, [8, 9], 0, 0)
+        dataset.doors = {index: threading.Event() for index in [5, 6]}
+        assert side.samples(1, [1, 2, 3], 0, 0) == [1, 2, 3]
+        assert begun(4) == [3, 4, 5, 6]
+        with pytest.raises(ValueError, match="bad"):  # 5 and 6 are dropped, but under way
+            side.samples(2, [4, 5, 6, 7], 0, 0)
+        dataset.ended.clear()
+        put_aside(behind=[5, 6])
+        assert side.samples(3, [8, 9], 0, 0) == [8, 9]
+    finally:
+        for door in dataset.doors.values():
+            door.set()
         runner.close()
 
 
