@@ -16,10 +16,10 @@ NOTE [ Template ]
     4. If the trainer closes a channel, nobody wants its worker, and the template kills the worker.  So a trainer that
        was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled
-       (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  In two cases another
-       template is made instead (of_dataset.py): if a worker with the old dataset may still have to be replaced; and if
-       loaders over one dataset take turns that have different collate functions, for example, because the hash is that
-       of the dataset with these functions.
+       (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  In two cases the
+       trainer makes another template instead (of_dataset.py).  One is that a worker with the old dataset may still have
+       to be replaced.  The other is that loaders over one dataset take turns, and that their collate functions differ,
+       for example: the hash covers these functions, too, so it would change at each turn.
     6. A process that is forked beside threads may wait forever for a lock that one of them held.  So the template
        counts its threads (threads.py), also before each fork.  If there are any, the trainer starts workers without a
        template.

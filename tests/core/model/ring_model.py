@@ -2,9 +2,9 @@
 
 NOTE [ Slot ring model ]
 
-This model runs the verbs of NOTE [ Slot ring ] (ring.pxd), cut into single accesses to shared words.  N workers, the
-trainer, and the thread that watches the workers run them.  A state is a string of bytes.  The search visits all
-reachable states, breadth first, so the trace to the first bad state is the shortest.
+This model runs the verbs of NOTE [ Slot ring ] (ring.pxd), cut into single accesses to shared words.  N workers run
+them, and so do the trainer and its watching thread.  A state is a string of bytes.  The search visits all reachable
+states, breadth first, so the trace to the first bad state is the shortest.
 
     worker   look      the walk, or lowest(); it claims what it finds, and writes half of its row of the payload
              take up   a worker that puts claims aside writes that half later, each time it takes up its oldest claim
