@@ -25,9 +25,9 @@ from shmloader.trainer import start
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.readers.group import leave, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
+    from shmloader.trainer.event_loop import close_loop, leave_loop
     from shmloader.trainer.sample_pool import pool_of
     from shmloader.trainer.templates import end_template
-    from shmloader.worker.side_by_side import close_loop
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -506,6 +506,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             close_loop(self)
             end_template(self)
             leave(self)
+
+    def __del__(self) -> None:
+        if sys is not None and not sys.is_finalizing() and off_the_ring.why_not_here() is None:
+            leave_loop(self)
 
     def _end_workers(self) -> None:
         """End the workers because the loader itself needs others.  A trace continues with those."""

@@ -40,7 +40,16 @@ class ThreadTarget:
         """Keep the call from beginning; False if it has begun."""
         return self._first.acquire(blocking=False)
 
-    def wait(self) -> None:
-        """Wait until the call has ended.  It must have begun, or begin."""
-        with self._lives:
-            pass
+    def wait(self, patience: float = -1) -> bool:
+        """Wait until the call has ended, which must have begun, or begin; returns whether it has.
+
+        Args:
+            patience: For how many seconds at most; -1: without an end.
+        """
+        if patience < 0:
+            with self._lives:
+                return True
+        ended = self._lives.acquire(timeout=patience)
+        if ended:
+            self._lives.release()
+        return ended

@@ -17,6 +17,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -30,13 +31,14 @@ from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.event_loop import EventLoop, loop_of
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
 from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
-from shmloader.worker.side_by_side import AtHand, SideBySide, is_asynchronous, loop_of
+from shmloader.worker.side_by_side import AtHand, SideBySide, is_asynchronous
 
 
 def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
@@ -58,7 +60,10 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
             loader.dataset.load_state_dict(before.fresh)
         fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
-    base_seed, served = begin_iterator(place, lambda: made.append(make()))
+    event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
+    drawing = threading.RLock() if event_loop is None else event_loop.turn
+    with drawing:
+        base_seed, served = begin_iterator(place, lambda: made.append(make()))
     (iterator,) = made
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
@@ -73,10 +78,10 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
         return iterator
-    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start)
+    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, drawing)
     fetcher = iterator._dataset_fetcher
-    if options.look_ahead and is_asynchronous(loader.dataset):
-        fetcher = _SideBySide(loader, fetcher, epoch, options)
+    if event_loop is not None:
+        fetcher = _SideBySide(loader, fetcher, epoch, options, event_loop)
     if (tally := tally_of(loader, options)) is not None:
         fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
@@ -100,9 +105,12 @@ class _Indices:
         indices: torch's iterator over the sampler.
         epoch: The epoch.  It keeps an index until the index's batch is counted.
         start: Where in the epoch to begin; None: at its beginning.
+        drawing: Threads that share the iterator draw one after the other.
     """
 
-    def __init__(self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None) -> None:
+    def __init__(
+        self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None, drawing: threading.RLock
+    ) -> None:
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
         self._indices = indices
@@ -110,7 +118,7 @@ class _Indices:
         self._start = start
         self._failed = False
         self._batched = loader.batch_sampler is not None
-        self._drawing = threading.RLock()  # threads that share the iterator draw one after the other
+        self._drawing = drawing
         if start is not None and start.batches:
             self._begin()
 
@@ -289,32 +297,42 @@ class _Prefetching(_InPlace):
 class _SideBySide(_InPlace):
     """Makes batches as torch's fetcher does, but all samples of one at the same time: NOTE [ Side by side ]."""
 
-    row = sequence = 0  # for AtHand: each batch begins at row 0, and none is under way beside it
-
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options) -> None:
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options, event_loop: EventLoop) -> None:
         self._fetcher = fetcher
-        self._runner = loop_of(loader)
+        self._event_loop = event_loop
         self._batched = loader.batch_sampler is not None
-        self._stride = ranks_of(loader)[1]
-        self._seeds = self._stride if options.seeds_samples else None
-        self._epoch = epoch
+        self._where = _Where(epoch, ranks_of(loader)[1])
+        self._seeds = self._where.stride if options.seeds_samples else None
         self.skips(None)
 
     def skips(self, skips: Skips | None) -> None:
         """Set what replaces bad samples; None: they raise."""
         fetcher = self._fetcher
-        side = AtHand(SideBySide(fetcher.dataset, self._runner, self._seeds, skips), self._batched, self)
+        side = AtHand(SideBySide(fetcher.dataset, self._event_loop, self._seeds, skips), self._batched, self._where)
         arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-        self._make = fetch_from(*arguments, None, at_hand=side)
-
-    @property
-    def seed(self) -> int:
-        """The seed of the batch at hand."""
-        return random_states.further(self._epoch.sample_seed, self._epoch.before * self._stride)
+        self._make = fetch_from(*arguments, None, at_hand=partial(self._event_loop.in_turn, fetcher.dataset, side))
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
         return self._make(index)
+
+
+class _Where:
+    """Where the batch at hand is, for AtHand: each batch begins at row 0, and none is under way beside it.
+
+    It is not the fetcher, because a cycle would keep the event loop until a collection.
+    """
+
+    row = sequence = 0
+
+    def __init__(self, epoch: Epoch, stride: int) -> None:
+        self._epoch = epoch
+        self.stride = stride
+
+    @property
+    def seed(self) -> int:
+        """The seed of the batch at hand."""
+        return random_states.further(self._epoch.sample_seed, self._epoch.before * self.stride)
 
 
 class _Streaming(_InPlace):

@@ -8,18 +8,18 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 import torch
 
 from shmloader.system import call_stacks
-from shmloader.system.signals import held
+from shmloader.system.signals import held, let_through
 from shmloader.system.thread_targets import ThreadTarget
 from shmloader.worker.sample_generators import AT_HAND, Draws
 
-__all__ = ["Coroutines", "Runner", "Threads"]
+__all__ = ["PATIENCE", "Coroutines", "Runner", "Threads", "awaited", "running_loop"]
 
 Get = Callable[[Any], Any]
 
@@ -88,22 +88,39 @@ def _called(get: Get, index: Any, draws: Draws) -> Any:
         AT_HAND.reset(before)
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that this thread runs."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
 class Coroutines:
     """Runs samples on an event loop of its own.  The loop runs only while result() waits.
 
     Args:
         dataset: The dataset.  If it has an `aclose()`, close() awaits it.
+        loop: The event loop; None: a new one.
+        made: Returns a sample's coroutine; None: awaited().
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(
+        self,
+        dataset: Any,
+        loop: asyncio.AbstractEventLoop | None = None,
+        made: Callable[[Get, Any, Draws], Coroutine[Any, Any, Any]] | None = None,
+    ) -> None:
+        self.loop = asyncio.new_event_loop() if loop is None else loop
+        self._made = awaited if made is None else made
         self._end = getattr(dataset, "aclose", None)
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._is_left = False  # whether the loop shall stop, because the one that waited for a sample was interrupted
+        self._beside: ThreadTarget | None = None  # runs the loop until it has seen that
         self._owner = os.getpid()
         call_stacks.FURTHER.append(self._stacks)
 
     def start(self, get: Get, index: Any, draws: Draws) -> asyncio.Task[Any]:
-        task = self._loop.create_task(_awaited(get, index, draws), name=f"sample {index!r:.50}")
+        task = self.loop.create_task(self._made(get, index, draws), name=f"sample {index!r:.50}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return task
@@ -126,17 +143,19 @@ class Coroutines:
 
     def close(self) -> None:
         """Cancel all samples under way, and wait for them for PATIENCE seconds at most."""
-        if self._loop.is_closed() or self._owner != os.getpid():
+        if self.loop.is_closed() or self._owner != os.getpid():
             return
         with contextlib.suppress(ValueError):
             call_stacks.FURTHER.remove(self._stacks)
         for task in [*self._under_way]:
             self.cancel(task)
+        ended = self.loop.create_task(self._ended([*self._under_way]))
         try:
-            with contextlib.suppress(Exception):
-                self._run(self._loop.create_task(self._ended([*self._under_way])))
+            self._run(ended)
         finally:
-            self._loop.close()
+            self.cancel(ended)
+            if not self.loop.is_running():  # a thread may, if a second Ctrl-C broke off the wait for it
+                self.loop.close()
 
     async def _ended(self, tasks: list[asyncio.Task[Any]]) -> None:
         if tasks:
@@ -144,32 +163,56 @@ class Coroutines:
         if inspect.iscoroutinefunction(self._end):
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._end(), PATIENCE)
-        await self._loop.shutdown_asyncgens()
+        await self.loop.shutdown_asyncgens()
+
+    def settle(self, patience: float = -1) -> bool:
+        """Wait until no thread runs the loop any more; returns whether that is so.
+
+        Args:
+            patience: For how many seconds at most; -1: without an end.
+        """
+        if self._beside is not None:
+            with let_through():
+                ended = self._beside.wait(patience)
+            if not ended:
+                return False
+            self._beside = None
+        return True
 
     def _run(self, task: asyncio.Task[Any]) -> None:
         """Run the loop until a task is done; in another thread if this one runs another loop, as in a notebook."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        self._is_left = False
+        if running_loop() is None:
             self._run_here(task)
             return
         beside = ThreadTarget(self._run_here)
         try:
             with held():  # an interrupted start() would leave a thread that waits for ever
                 threading.Thread(target=beside, args=(task,), name="shmloader samples").start()
-            beside.wait()
+            with let_through():
+                beside.wait()
         except BaseException:  # Ctrl-C: the loop must not run on when the caller continues
             if not beside.prevent():
-                self._loop.call_soon_threadsafe(task.cancel)
-                beside.wait()
+                self._beside = beside  # a further Ctrl-C may break off the wait
+                self._is_left = True
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self.settle()
             raise
 
     def _run_here(self, task: asyncio.Task[Any]) -> None:
+        """Run the loop until a task is done, or left.
+
+        The loop may stop before that, if an earlier run was interrupted when its task had just asked for the stop.
+        """
+        task.add_done_callback(self._stop)
         try:
-            self._loop.run_until_complete(task)
-        except (Exception, asyncio.CancelledError):
-            if not task.done():
-                raise  # otherwise the exception is the task's own, and result() raises it
+            while not task.done() and not self._is_left:
+                self.loop.run_forever()
+        finally:
+            task.remove_done_callback(self._stop)
+
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        self.loop.stop()
 
     def _stacks(self) -> str:
         """Where each sample under way waits, as faulthandler writes it."""
@@ -188,7 +231,8 @@ class Coroutines:
         return "".join(f"{line}\n" for line in parts)
 
 
-async def _awaited(get: Get, index: Any, draws: Draws) -> Any:
+async def awaited(get: Get, index: Any, draws: Draws) -> Any:
+    """Make a sample."""
     AT_HAND.set(draws)  # in this task's own context
     sample = get(index)
     return await sample if inspect.isawaitable(sample) else sample

@@ -19,9 +19,7 @@ are made in n threads.
     4. A sample draws from `sample_generator()` instead (sample_generators.py). With `sample_seeds`, that generator has
        the seed of the sample, so the draws are the same in whatever thread the sample is made.
     5. Without workers, only the indices of the batch at hand are known.  Its coroutines run side by side, on an event
-       loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
-       loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Without workers,
-       `worker_threads` has no effect.
+       loop of the loader: NOTE [ A loader's event loop ].  `worker_threads` has no effect.
     6. Threads run on while the worker's main thread does something else.  But a crew's worker has the random states and
        the get_worker_info() of one loader at a time: NOTE [ Crew ].  So before it turns to another loader, it waits for
        the samples that its threads have begun.  Those that have not begun are started when it has come back.
@@ -30,9 +28,7 @@ are made in n threads.
 from __future__ import annotations
 
 import inspect
-import os
 import random
-import weakref
 from typing import Any
 
 import numpy
@@ -45,7 +41,7 @@ from shmloader.worker.replace_bad_samples import Skips
 from shmloader.worker.runners import Coroutines, Runner, Threads
 from shmloader.worker.sample_generators import UNSEEDED, Draws
 
-__all__ = ["AtHand", "SideBySide", "close_loop", "is_asynchronous", "loop_of", "runner_for"]
+__all__ = ["AtHand", "SideBySide", "is_asynchronous", "runner_for"]
 
 _Batch = tuple[int, list[Any], int, int]  # the arguments of SideBySide.begin()
 
@@ -224,25 +220,3 @@ class _States:
         if now[2:] != self._numpy[2:] or not numpy.array_equal(now[1], self._numpy[1]):
             found.append("numpy.random")
         return found + ["torch's generator"] * (not torch.equal(torch.get_rng_state(), self._torch))
-
-
-# ------------------------------------------------------------------------------------------------------ without workers
-
-_loops: weakref.WeakKeyDictionary[Any, tuple[int, Coroutines]] = weakref.WeakKeyDictionary()
-
-
-def loop_of(loader: Any) -> Coroutines:
-    """The event loop of a loader without workers."""
-    owner, found = _loops.get(loader, (0, None))
-    if found is None or owner != os.getpid():
-        found = Coroutines(loader.dataset)
-        _loops[loader] = os.getpid(), found
-        weakref.finalize(loader, found.close)
-    return found
-
-
-def close_loop(loader: Any) -> None:
-    """End the event loop of a loader without workers, if it has one."""
-    _, found = _loops.pop(loader, (0, None))
-    if found is not None:
-        found.close()
