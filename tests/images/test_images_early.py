@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,6 +309,38 @@ def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> N
     assert all(torch.equal(folder[at][0], expected[at]) for at in range(COUNT))
     with pytest.raises(FileNotFoundError):
         folder[0]
+
+
+@dataclass
+class Location:
+    """A path without a hash, as dataclasses are."""
+
+    path: str
+
+    def __fspath__(self) -> str:
+        if not self.path:
+            raise ZeroDivisionError
+        return self.path
+
+
+@pytest.mark.parametrize("kind", [Path, Location])
+def test_paths_of_any_class_are_read_by_threads(root: Path, on_a_slow_mount: None, kind: Any) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    expected = [folder[at][0] for at in range(4)]
+    folder.samples = [(kind(path), target) for path, target in folder.samples]
+    folder.__prefetch__(range(4))
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 4)
+    for path, _ in folder.samples[:4]:
+        os.unlink(path)
+    assert all(torch.equal(folder[at][0], expected[at]) for at in range(4))
+
+
+def test_a_path_that_raises_is_left_to_its_sample(root: Path, on_a_slow_mount: None) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    folder.samples[1] = Location(""), 0
+    folder.__prefetch__([0, 1, 2])
+    with pytest.raises(ZeroDivisionError):
+        folder[1]
 
 
 def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) -> None:
