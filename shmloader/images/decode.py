@@ -265,7 +265,7 @@ class Picture:
                 "install 'shmloader[images]'."
             ) from error
         try:
-            with Image.open(_for_pillow(source)) as file:
+            with Image.open(self._decoder.stream or _for_pillow(source)) as file:
                 orientation = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
                 is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
                 upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
