@@ -33,6 +33,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from functools import partial
 from itertools import islice
 from statistics import median
@@ -54,6 +55,7 @@ THREADS = 16
 _ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
 _PROBED = 4  # files that are opened before it is judged whether that is slow
 _FEW = 8  # reads by threads, too few to tell how long one takes
+_WAIT = 0.1  # seconds: no signal's handler runs during a wait (SA_RESTART), and the trainer may ask for this stack
 _GUESS = 128 << 10  # assumed bytes of a file, until some files were read
 
 
@@ -267,7 +269,9 @@ class _Reading:
         """The file, once it is read; None if no thread has begun to read it, or cannot, or for another batch."""
         if self._future.cancel() or (self._batch is not None and not may_serve(self._batch)):
             return None
-        found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
+        while not self._future.done():
+            wait([self._future], _WAIT)
+        found: EarlyFile | None = self._future.result()
         self._give_back()
         return found
 

@@ -570,3 +570,30 @@ def test_a_handler_may_limit_how_long_a_batch_waits_for_its_files(root: Path, sl
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     with pytest.raises(TimeoutError):
         asked([0])
+
+
+class WaitsForAThread(images.ImageFolder):
+    """Its sample 16 begins when a thread has begun to read its file."""
+
+    __getitem_into__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 16:
+            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
+            wait_for(lambda: begun[self.samples[16][0]][2]._future.running())
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_waits_for_a_file_names_it(root: Path, monkeypatch: pytest.MonkeyPatch, slow: list[str]) -> None:
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = WaitsForAThread(root, images.evaluation(16))
+    slow.append(folder.samples[16][0])
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "fork"}
+    with (
+        shmloader.DataLoader(folder, timeout=1, look_ahead=2, **options) as loader,
+        pytest.raises(RuntimeError, match="timed out after 1 seconds") as raised,
+    ):
+        list(loader)
+    text = str(raised.value)
+    assert text.endswith(f"Files of the samples at hand:\n  {slow[0]!r}"), text
+    assert " in taken" in text and text.count("most recent call first") == 2, text
