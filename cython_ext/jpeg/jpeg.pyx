@@ -50,6 +50,11 @@ cdef enum:
     KEPT = 16 << 20     # bytes: a larger buffer is not kept for the next file
 
 
+def as_stream(path, int file):
+    """A file object of an open file.  It has a descriptor of its own."""
+    return open(path, "rb", opener=lambda *_: os.dup(file))
+
+
 def paths() -> list[str]:
     """The paths that this processor has, the fastest first."""
     return [name for name in ("avx512", "avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
@@ -67,6 +72,7 @@ cdef class Decoder:
     cdef readonly str path
     cdef readonly object status # of the file that was read: its size in bytes, and its mtime in ns
     cdef readonly object marks  # bytes: those that the last decode() made; None if it made none
+    cdef readonly object stream # the open file, if read() found no regular one; close() closes it
     cdef object buffer          # the bytearray that `read` reads into
 
     def __cinit__(self, path=None):
@@ -97,6 +103,9 @@ cdef class Decoder:
             PyBuffer_Release(&self.file)
         if len(self.buffer) > KEPT:
             self.buffer = bytearray()
+        if self.stream is not None:
+            stream, self.stream = self.stream, None
+            stream.close()
 
     cdef Py_ssize_t read_up_to(self, int file, Py_ssize_t begin, Py_ssize_t end) except -1:
         """Read bytes `begin` to `end` of a file into the buffer, or fewer if it ends; returns where they end."""
@@ -140,7 +149,11 @@ cdef class Decoder:
         return header.width, header.height, header.orientation
 
     def read(self, path):
-        """Read a file by its path, and open it.  Raises OSError if it cannot be read."""
+        """Read a file by its path, and open it; returns as open().  Raises OSError if it cannot be read.
+
+        What is no regular file is not read.  It becomes `stream`, because the writer of a FIFO would notice if the file
+        were closed and opened again, and its data would be lost.
+        """
         cdef Py_ssize_t room, got
         self.close()
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -148,6 +161,7 @@ cdef class Decoder:
             status = os.fstat(file)
             self.status = status.st_size, status.st_mtime_ns
             if not stat.S_ISREG(status.st_mode):
+                self.stream = as_stream(path, file)
                 return None
             room = status.st_size
             got = self.read_up_to(file, 0, min(room, FIRST))

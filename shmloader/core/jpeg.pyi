@@ -1,7 +1,7 @@
 """Types of the extension built from cython_ext/jpeg/jpeg.pyx, where each is explained."""
 
 import os
-from typing import Any
+from typing import Any, BinaryIO
 
 def paths() -> list[str]: ...
 
@@ -9,6 +9,7 @@ class Decoder:
     path: str
     status: tuple[int, int]
     marks: bytes | None
+    stream: BinaryIO | None
     def __init__(self, path: str | None = None) -> None: ...
     def open(
         self, data: Any, bytes: int = -1, status: tuple[int, int] | None = None

@@ -150,11 +150,11 @@ class Picture:
         self._rows: Rows | None = None  # None: there is no file of marks, or none for this picture
         self._at = at
         self._marks: bytes | None = None
-        self._source: Any = source.numpy() if isinstance(source, torch.Tensor) else source
+        is_file = isinstance(source, (str, os.PathLike))
+        self._source: Any = source.numpy() if not is_file and isinstance(source, torch.Tensor) else source
         self._image: Any = None  # Pillow's
         self._decoder = _idle.pop() if _idle else Decoder()
         try:
-            is_file = isinstance(source, (str, os.PathLike))
             self._cache = cache if is_file and not is_turned else None
             opened = self._find(os.fsdecode(source)) if self._cache is not None else None
             self._is_found = opened is not None
@@ -265,7 +265,7 @@ class Picture:
                 "install 'shmloader[images]'."
             ) from error
         try:
-            with Image.open(_for_pillow(source)) as file:
+            with Image.open(self._decoder.stream or _for_pillow(source)) as file:
                 orientation = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
                 is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
                 upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file

@@ -33,6 +33,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from functools import partial
 from itertools import islice
 from statistics import median
@@ -54,6 +55,7 @@ THREADS = 16
 _ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
 _PROBED = 4  # files that are opened before it is judged whether that is slow
 _FEW = 8  # reads by threads, too few to tell how long one takes
+_WAIT = 0.1  # seconds: no signal's handler runs during a wait (SA_RESTART), and the trainer may ask for this stack
 _GUESS = 128 << 10  # assumed bytes of a file, until some files were read
 
 
@@ -108,7 +110,7 @@ class EarlyFiles:
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
         reads = self._ahead
-        reading = None if reads is None or not _is_path(path) else reads.take(path)
+        reading = None if reads is None or not _is_path(path) else reads.take(os.fsdecode(path))
         return path if reading is None else reading.taken() or path
 
     def __reduce__(self) -> tuple[type[EarlyFiles], tuple[()]]:
@@ -131,7 +133,7 @@ class EarlyFiles:
             return False
         return all(took < SLOW for took in _advised(islice(_paths(samples, indices), 1), is_kept))
 
-    def _advise(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
+    def _advise(self, paths: Sequence[str], is_kept: Callable[[str], bool] | None) -> None:
         for begin in range(0, len(paths), _PROBED):
             took = _advised(paths[begin : begin + _PROBED], is_kept)
             if took and median(took) >= SLOW:
@@ -139,7 +141,7 @@ class EarlyFiles:
                 self._is_off = not self.by_threads  # to open each file twice would only take longer
                 return
 
-    def _read(self, paths: Sequence[Any], is_kept: Callable[[str], bool] | None) -> None:
+    def _read(self, paths: Sequence[str], is_kept: Callable[[str], bool] | None) -> None:
         seen = self._seen
         if len(seen.took) >= _FEW:
             self.by_threads = median(seen.took) >= SLOW
@@ -155,24 +157,26 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike))
 
 
-def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[Any]:
+def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[str]:
+    """The files' paths as strings: an os.PathLike of the user's may have no hash."""
     for index in indices:
         try:
             path = samples[index][0]
+            name = os.fsdecode(path) if _is_path(path) else None
         except Exception as error:  # __getitem__ raises it
             if is_handlers(error):
                 raise
             continue
-        if _is_path(path):
-            yield path
+        if name is not None:
+            yield name
 
 
-def _advised(paths: Iterable[Any], is_kept: Callable[[str], bool] | None) -> list[float]:
+def _advised(paths: Iterable[str], is_kept: Callable[[str], bool] | None) -> list[float]:
     """Ask the kernel to read files; returns how many seconds it took to open each of them."""
     took, now = [], time.perf_counter
     for path in paths:
         try:
-            if is_kept is not None and is_kept(os.fsdecode(path)):
+            if is_kept is not None and is_kept(path):
                 continue
             begin = now()
             file = _open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -250,7 +254,7 @@ class _Reading:
 
     def __init__(
         self,
-        path: Any,
+        path: str,
         readers: _Readers,
         seen: _Seen,
         is_kept: Callable[[str], bool] | None,
@@ -265,7 +269,9 @@ class _Reading:
         """The file, once it is read; None if no thread has begun to read it, or cannot, or for another batch."""
         if self._future.cancel() or (self._batch is not None and not may_serve(self._batch)):
             return None
-        found: EarlyFile | None = self._future.result()  # only a signal's handler raises here
+        while not self._future.done():
+            wait([self._future], _WAIT)
+        found: EarlyFile | None = self._future.result()
         self._give_back()
         return found
 
@@ -288,7 +294,7 @@ class _Reading:
             return None
 
     def _read(self) -> EarlyFile | None:
-        path, begin = os.fsdecode(self._path), time.perf_counter()
+        path, begin = self._path, time.perf_counter()
         if self._is_kept is not None and self._is_kept(path):
             return None
         with open(path, "rb", buffering=0, opener=_open) as file:
@@ -306,7 +312,7 @@ class _Reading:
         return EarlyFile(path, data, (status.st_size, status.st_mtime_ns))
 
 
-def _open(path: Any, flags: int) -> int:
+def _open(path: str, flags: int) -> int:
     """Open a regular file.  Anything else is not opened, because its other end may notice: the writer of a FIFO does.
 
     Raises:

@@ -5,6 +5,7 @@ Programs do change transforms: to a larger crop for the last epochs, or to a str
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class Following:
     Args:
         transform, exact: see Making.
         scale_on_device, rows, cache: see Reader.
+        bytes_are_paths: whether a source of type bytes is a path, as it is for open(); otherwise it is a picture.
 
     Attributes:
         cache: the cache that it was given.
@@ -44,7 +46,9 @@ class Following:
         scale_on_device: bool = False,
         rows: Rows | None = None,
         cache: Cache | None = None,
+        bytes_are_paths: bool = False,
     ) -> None:
+        self._bytes_are_paths = bytes_are_paths
         self._exact, self._scale_on_device, self._rows, self.cache = exact, scale_on_device, rows, cache
         self._reader: Reader | ViewsReader
         self._has_given = False  # whether a loader may have the function for the device
@@ -89,10 +93,14 @@ class Following:
                 computes the old ones on the device.
             Exception: see Reader.
         """
+        if self._bytes_are_paths and isinstance(source, bytes):
+            source = os.fsdecode(source)
         return self._current()(source, out, **options)
 
     def costs(self, sources: list[Any]) -> list[tuple[str, float]]:
         """The cost of each part of a sample: see Reader."""
+        if self._bytes_are_paths:
+            sources = [os.fsdecode(source) if isinstance(source, bytes) else source for source in sources]
         return self._current().costs(sources)
 
     def _current(self) -> Reader | ViewsReader:

@@ -242,13 +242,13 @@ def fuse(
         return _unfused(dataset, "\n".join([heading, *reader.notes]), cache, rows)
     remark = ""
     if not _is_stock(dataset):
-        if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
+        if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True, bytes_are_paths=True))):
             why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             return _unfused(dataset, why, cache, rows)
         remark = ", whose __getitem__ gave the same for three samples"
     marks = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
     cached = None if cache is None else Cache(cache, len(dataset.samples))
-    reader = Following(dataset.transform, exact, scale_on_device, marks, cached)
+    reader = Following(dataset.transform, exact, scale_on_device, marks, cached, bytes_are_paths=True)
     if scale_on_device and not reader.is_scaled_on_device:
         remark += "; nothing can be scaled on the device"
     return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{remark}:", reader)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from torch.utils.data import Dataset
 from shmloader.images.early_files import EarlyFiles
 from shmloader.images.explanation import explained
 from shmloader.images.following import Following
+from shmloader.system.call_stacks import FURTHER
 
 __all__ = ["PictureDataset"]
 
@@ -107,3 +111,22 @@ class PictureDataset(Dataset[Any]):
     def _target(self, target: Any) -> Any:
         transform = getattr(self._of, "target_transform", None)
         return target if transform is None else transform(target)
+
+
+_MAKING = {method.__code__ for method in (PictureDataset.__getitem__, PictureDataset.__getitem_into__)}
+
+
+def _files() -> str:
+    """The files of the samples that are being made: the stack of an open() that hangs does not name its file."""
+    found = []
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None and at.f_code not in _MAKING:
+            at = at.f_back
+        path = None if at is None else at.f_locals.get("path")
+        if isinstance(path, (str, PurePath)):  # other classes are the user's, and this runs in a signal's handler
+            found.append(f"  {str(path)!r}\n")
+    return "".join(["Files of the samples at hand:\n", *found]) if found else ""
+
+
+FURTHER.append(_files)

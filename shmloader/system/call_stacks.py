@@ -9,12 +9,15 @@ NOTE [ Call stacks ]
     interpreter is about to change, and that could end the worker with a segmentation fault: NOTE [ Stack samples ].
     The trainer sends no second signal while the first is pending in the kernel, because the worker may be stopped.
     Otherwise the kernel would deliver both when the worker continues, perhaps in the middle of Python code.
+
+    Threads of ours that wait for work are left out, because a worker may have sixteen of them (Threads of storage).
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -28,7 +31,10 @@ TELL_FROM_C = signal.SIGRTMAX - 7  # for a worker that does not answer the first
 PATIENCE = 0.5  # seconds: a worker that has written nothing after this time cannot write
 SETTLED = 0.02  # seconds: if nothing more came for this time, the answer is complete
 
-# What gives further stacks of this process, as text: those of coroutines, which no thread has while they wait.
+_IDLE = re.compile(r'shmloader/storage/threads\.py", line \d+ in _work$')
+
+# What gives further text of this process, in the form of stacks: those of coroutines, which no thread has while they
+# wait, and the files of samples that are being made.
 FURTHER: list[Callable[[], str]] = []
 
 
@@ -102,14 +108,19 @@ def ask(pid: int, written: Callable[[], int]) -> None:
 
 
 def without_machinery(text: str) -> str:
-    """The stack from the call of the dataset on, without the frames below it and those that wrote it."""
-    kept, below = [], False
+    """The stack from the call of the dataset on, without the frames below it, those that wrote it, and idle threads."""
+    kept: list[str] = []
+    below = False
     for line in text.splitlines():
         below = below and line.startswith("  ")  # a title line begins each thread; CPython 3.14 adds "<invalid frame>"
+        if kept and _IDLE.search(line) and not kept[-1].startswith("  "):
+            below = True  # the thread is in no call of another function, so it waits for work
+            while kept and not kept[-1].startswith("  "):
+                kept.pop()
         if not below and f'"{__file__}"' not in line:
             kept.append(line)
         below = below or line.endswith(" in _fill")
-    return "\n".join(kept)
+    return "\n".join(kept).lstrip("\n")
 
 
 def kernels_word(pid: int) -> str:

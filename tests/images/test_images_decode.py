@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import concurrent.futures
 import io
 import itertools
 import math
+import os
 import random
 import struct
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +343,8 @@ def test_upright_where_asked(orientation: int, order: str, monkeypatch: pytest.M
 class NobodysDecoder:
     """Our decoder takes no file."""
 
+    stream = None
+
     def open(self, data: Any) -> None:
         pass
 
@@ -355,6 +360,39 @@ def test_several_threads() -> None:
         got = pool.map(lambda data: images.decode(data, size=(64, 64)), files * 20)
         for data, pixels in zip(files * 20, got, strict=True):
             assert np.array_equal(pixels, by_pillow(data, size=(64, 64)))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", None])
+def test_a_fifo_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
+    """Its writer would notice if it were closed and opened again, and what was written would be lost."""
+    data = saved(photo(90, 70), kind) if kind else b"no picture"
+    os.mkfifo(fifo := tmp_path / "picture.jpg")
+    opened: list[Any] = []
+
+    def note(opens: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(path: Any, *more: Any, **options: Any) -> Any:
+            if str(path) == str(fifo) and not options:  # an `opener` opens nothing here
+                assert not opened, "a second open() would wait for ever"
+                opened.append(path)
+            return opens(path, *more, **options)
+
+        return noted
+
+    before = len(os.listdir("/proc/self/fd"))
+    with subprocess.Popen(["dd", f"of={fifo}", "bs=1M", "status=none"], stdin=subprocess.PIPE) as writer:
+        assert writer.stdin
+        writer.stdin.write(data)
+        writer.stdin.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", note(os.open))
+            patch.setattr(builtins, "open", note(open))
+            if kind:
+                assert np.array_equal(images.decode(fifo), by_pillow(data))
+            else:
+                with pytest.raises(UnidentifiedImageError, match=r"picture\.jpg"):
+                    images.decode(fifo)
+    assert writer.returncode == 0 and opened == [fifo]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -407,6 +445,8 @@ def test_no_picture(tmp_path: Path) -> None:
         images.decode(b"no picture")
     with pytest.raises(FileNotFoundError, match=r"missing\.jpg"):
         images.decode(tmp_path / "missing.jpg")
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        images.decode(tmp_path)
     with pytest.raises(UnidentifiedImageError):
         images.decode(b"")
 

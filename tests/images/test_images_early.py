@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -310,6 +311,38 @@ def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> N
         folder[0]
 
 
+@dataclass
+class Location:
+    """A path without a hash, as dataclasses are."""
+
+    path: str
+
+    def __fspath__(self) -> str:
+        if not self.path:
+            raise ZeroDivisionError
+        return self.path
+
+
+@pytest.mark.parametrize("kind", [Path, Location])
+def test_paths_of_any_class_are_read_by_threads(root: Path, on_a_slow_mount: None, kind: Any) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    expected = [folder[at][0] for at in range(4)]
+    folder.samples = [(kind(path), target) for path, target in folder.samples]
+    folder.__prefetch__(range(4))
+    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 4)
+    for path, _ in folder.samples[:4]:
+        os.unlink(path)
+    assert all(torch.equal(folder[at][0], expected[at]) for at in range(4))
+
+
+def test_a_path_that_raises_is_left_to_its_sample(root: Path, on_a_slow_mount: None) -> None:
+    folder: Any = images.ImageFolder(root, images.evaluation(16))
+    folder.samples[1] = Location(""), 0
+    folder.__prefetch__([0, 1, 2])
+    with pytest.raises(ZeroDivisionError):
+        folder[1]
+
+
 def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) -> None:
     folder = images.ImageFolder(root, images.evaluation(16))
     os.unlink(folder.samples[1][0])
@@ -537,3 +570,30 @@ def test_a_handler_may_limit_how_long_a_batch_waits_for_its_files(root: Path, sl
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     with pytest.raises(TimeoutError):
         asked([0])
+
+
+class WaitsForAThread(images.ImageFolder):
+    """Its sample 16 begins when a thread has begun to read its file."""
+
+    __getitem_into__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 16:
+            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
+            wait_for(lambda: begun[self.samples[16][0]][2]._future.running())
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_waits_for_a_file_names_it(root: Path, monkeypatch: pytest.MonkeyPatch, slow: list[str]) -> None:
+    monkeypatch.setattr(early_files, "SLOW", 0.0)
+    folder = WaitsForAThread(root, images.evaluation(16))
+    slow.append(folder.samples[16][0])
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "fork"}
+    with (
+        shmloader.DataLoader(folder, timeout=1, look_ahead=2, **options) as loader,
+        pytest.raises(RuntimeError, match="timed out after 1 seconds") as raised,
+    ):
+        list(loader)
+    text = str(raised.value)
+    assert text.endswith(f"Files of the samples at hand:\n  {slow[0]!r}"), text
+    assert " in taken" in text and text.count("most recent call first") == 2, text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,19 @@ def test_it_is_the_dataset_in_all_else(paths: list[str]) -> None:
     with pytest.raises(AttributeError, match="nothing"):
         _ = fused.nothing
     assert not hasattr(fused, "__getitems__") and not hasattr(fused, "__array__")
+
+
+def test_paths_that_are_bytes(paths: list[str], tmp_path: Path) -> None:
+    """torchvision's loader opens them."""
+    dataset: Any = tv.DatasetFolder(paths, FUSED_WHOLLY["training"])
+    dataset.samples = [(os.fsencode(path), target) for path, target in dataset.samples]
+    fused: Any = images.fuse(dataset, rows=tmp_path / "rows")
+    for _ in range(2):  # the first time makes the marks of rows
+        assert_same(dataset, fused)
+    assert "read the file" in fused.explain(measure=True)
+    assert "three samples" in images.fuse(Spoken(paths, FUSED_WHOLLY["training"])).explain()
+    dataset.loader = lambda path: Image.open(io.BytesIO(Path(path.decode()).read_bytes())).convert("RGB")
+    assert_same(dataset, fused)
 
 
 class Spoken(tv.DatasetFolder):

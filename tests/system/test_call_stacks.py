@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shmloader.storage.threads import Threads
 from shmloader.system.call_stacks import TELL, TELL_FROM_C, Paper
 from shmloader.system.processes import catches, has_not_taken
 
@@ -46,6 +47,18 @@ def runs_python() -> None:
 def stays_in_c() -> None:
     """It never comes to an instruction of the interpreter again, and never gives the GIL."""
     sum(itertools.repeat(0))
+
+
+def waits() -> None:
+    """In a thread of ours."""
+    time.sleep(60)
+
+
+def has_idle_threads() -> None:
+    threads = Threads(4)
+    for future in [threads.submit(lambda: None) for _ in range(3)]:
+        future.result()
+    threads.submit(waits).result()
 
 
 def tells(paper: Paper, then: Callable[[], None]) -> None:
@@ -93,3 +106,12 @@ def test_one_that_never_leaves_a_call_of_c() -> None:
             assert "it does not answer; its state is T (stopped)" in paper.stack_of(pid)
         assert has_not_taken(pid, TELL)
         assert not has_not_taken(pid, TELL_FROM_C), "it would come when the worker goes on, wherever that is by then"
+
+
+def test_idle_threads_are_left_out() -> None:
+    with asked(has_idle_threads) as (paper, pid):
+        end = time.monotonic() + 20
+        while " in waits" not in (stack := paper.stack_of(pid)):
+            assert time.monotonic() < end, stack
+        assert " in has_idle_threads" in stack
+        assert stack.count("most recent call first") == 2 and "\n\n\n" not in stack, stack
