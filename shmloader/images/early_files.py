@@ -55,7 +55,7 @@ THREADS = 16
 _ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that large files do not fill the memory
 _PROBED = 4  # files that are opened before it is judged whether that is slow
 _FEW = 8  # reads by threads, too few to tell how long one takes
-_WAIT = 0.1  # seconds: no signal's handler runs during a wait (SA_RESTART), and the trainer may ask for this stack
+_WAIT = 0.4  # seconds: no handler of Python's runs in a wait (SA_RESTART); the trainer asks again after half a second
 _GUESS = 128 << 10  # assumed bytes of a file, until some files were read
 
 

@@ -39,6 +39,8 @@ class Following:
         cache: the cache that it was given.
     """
 
+    _bytes_are_paths = False  # of one that was pickled by an older version
+
     def __init__(
         self,
         transform: Any,

@@ -55,6 +55,7 @@ class Seat:
     def __init__(self) -> None:
         self.host: Host | None = None
         self.begun: _GroupIterator | None = None
+        self._last: weakref.ref[_GroupIterator] | None = None  # the iterator that was made last
         self._attachment: Attachment | None = None
         self._listener: socket.socket | None = None
         self._key = ""  # of this loader in the store
@@ -120,7 +121,11 @@ class Seat:
         """An iterator over the batches that the first rank conducts."""
         assert self._attachment is not None
         if self.begun is None or not self.begun.is_unreturned(loader):
+            last = None if self._last is None else self._last()
+            if last is not None:  # the user has it still; the first rank waits until its epoch is left
+                last.close()
             self.begun = _GroupIterator(self, loader, self._attachment, account_of(loader))
+            self._last = weakref.ref(self.begun)
         self.begun._reset(loader)
         return self.begun
 

@@ -135,7 +135,8 @@ class Wire:
     @in_del
     def __del__(self) -> None:
         if os is not None and getattr(self, "death", -1) >= 0:  # a signal's handler has raised before it was used
-            os.close(self.death)
+            death, self.death = self.death, -1  # in a cycle, close() may come after this
+            os.close(death)
 
 
 def _death_of(sock: socket.socket, pid: int) -> int:

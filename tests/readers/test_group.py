@@ -118,6 +118,20 @@ def main(rank):
     assert first == second and isinstance(first, list)
 
 
+def test_a_rank_that_keeps_its_iterator_begins_the_next_epoch() -> None:
+    """The first rank would wait for room in the ring, which only the old iterator's rank could make."""
+    text = """
+def main(rank):
+    shared = loader_of()
+    old = iter(shared)
+    for _ in range(2 if rank else 16):
+        next(old)
+    new = iter(shared)
+    return len(list(new)), list(old)
+"""
+    assert in_ranks(text) == [(16, [])] * 2
+
+
 def test_how_fast_the_others_read_does_not_change_the_epoch_after_one_that_was_left() -> None:
     """A RandomSampler draws from the generator once more at its end.  Only a fast group would have come there."""
     text = """

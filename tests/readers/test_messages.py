@@ -181,3 +181,14 @@ def test_a_job_that_may_open_no_more_files_says_so() -> None:
     with server_of(8, name):
         ran = subprocess.run([sys.executable, "-c", LACKING, name], capture_output=True, text=True, timeout=100)
     assert (ran.stdout, ran.stderr) == ("['Too many open files', 'batch', 'text']\n", "")
+
+
+def test_a_wire_that_the_collector_ends_first_closes_its_descriptor_once() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wire = Wire(ours)
+    wire.__del__()  # of a cycle, the collector may end the wire before the attachment that closes it
+    other = os.open(os.devnull, os.O_RDONLY)  # it gets the number that is free again
+    wire.close()
+    os.fstat(other)
+    os.close(other)
+    theirs.close()
