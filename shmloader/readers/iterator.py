@@ -308,7 +308,7 @@ class ReaderIterator:
 
         A signal's handler may break it off by an exception at any line.  Then the next call does the rest.
         """
-        if self._owner != os.getpid():
+        if self._owner != os.getpid() or not hasattr(self, "_ring"):  # it has begun no epoch
             return
         if not self._shutdown:
             left = not (self.ended or self._ring.closed)
@@ -330,15 +330,15 @@ class ReaderIterator:
     @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():  # global names may be None
-            if os is not None and hasattr(self, "_ring"):
+            if os is not None and hasattr(self, "_owner"):
                 self.close()
             return
         try:  # first, because a signal may come after any call
             with held_in_del(self):
-                if hasattr(self, "_ring"):
+                if hasattr(self, "_owner"):
                     self.close()
         finally:  # a signal may have come before signals were held back
-            if hasattr(self, "_ring"):
+            if hasattr(self, "_owner"):
                 self.close()
 
 
