@@ -115,6 +115,7 @@ def main(rank):
     batches = iter(loader)
     got = [next(batches)[1].tolist()]
     state = loader.state_dict()
+    del batches  # iter() would close it, and the lines of that are in no later iter()
     loader.load_state_dict(state)
     counts = [broken_off(loader, 0)[0]]
     dist.broadcast_object_list(counts, 1)
