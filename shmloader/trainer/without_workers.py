@@ -61,8 +61,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
     event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
-    drawing = threading.RLock() if event_loop is None else event_loop.turn
-    with drawing:
+    with contextlib.nullcontext() if event_loop is None else event_loop.turn:
         base_seed, served = begin_iterator(place, lambda: made.append(make()))
     (iterator,) = made
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
@@ -78,7 +77,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
         return iterator
-    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, drawing)
+    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop)
     fetcher = iterator._dataset_fetcher
     if event_loop is not None:
         fetcher = _SideBySide(loader, fetcher, epoch, options, event_loop)
@@ -105,11 +104,12 @@ class _Indices:
         indices: torch's iterator over the sampler.
         epoch: The epoch.  It keeps an index until the index's batch is counted.
         start: Where in the epoch to begin; None: at its beginning.
-        drawing: Threads that share the iterator draw one after the other.
+        event_loop: The loader's, whose turns the draws take: NOTE [ A loader's event loop ], 2.  None: its samples are
+            no coroutines.  Then threads that share the iterator draw one after the other.
     """
 
     def __init__(
-        self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None, drawing: threading.RLock
+        self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None, event_loop: EventLoop | None
     ) -> None:
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
@@ -118,7 +118,8 @@ class _Indices:
         self._start = start
         self._failed = False
         self._batched = loader.batch_sampler is not None
-        self._drawing = drawing
+        self._drawing = threading.RLock()
+        self._event_loop = event_loop
         if start is not None and start.batches:
             self._begin()
 
@@ -135,7 +136,8 @@ class _Indices:
         return self
 
     def __next__(self) -> Any:
-        with self._drawing:
+        # Not the turn itself, because a process that is forked meanwhile has another one.
+        with self._drawing if self._event_loop is None else self._event_loop.turn:
             if self._epoch.source is None:
                 self._try_to_begin()
             return self._epoch.index(self._count)

@@ -376,3 +376,31 @@ def test_ctrl_c_while_a_loader_is_collected(where: Any, is_named: bool) -> None:
 
     with raising(signal.SIGINT, KeyboardInterrupt):
         where(take)
+
+
+def test_a_forked_process_continues_an_iterator_while_another_thread_makes_a_batch() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    class Waits(Dataset[int]):
+        def __len__(self) -> int:
+            return 4
+
+        async def __getitem__(self, index: int) -> int:
+            if threading.current_thread() is not threading.main_thread():
+                inside.set()
+                await asyncio.to_thread(leave.wait, 30)
+            return index
+
+    loader: Any = shmloader.DataLoader(Waits(), batch_size=2, look_ahead=2)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    thread = threading.Thread(target=list, args=(loader,))
+    thread.start()
+    assert inside.wait(30)
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        os._exit(0 if next(iterator).tolist() == [2, 3] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    leave.set()
+    thread.join()
