@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import fcntl
+import io
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -162,25 +163,25 @@ def _alone(wanted: Wanted) -> Iterator[None]:
     It only saves work, and no result depends on it: see NOTE [ Index file ].  If the process dies, the kernel unlocks
     the file.
     """
-    file = -1
+    file: io.FileIO | None = None  # an object, which closes itself if a signal's handler raises before close()
     path = ""
     for place in wanted.places():
         folder, name = os.path.split(place)
         path = os.path.join(folder, f".{name}.lock")
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = io.FileIO(path, "a")
             break
     try:
-        if file >= 0:
+        if file is not None:
             with contextlib.suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
-        if file >= 0:
+        if file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            os.close(file)
+            file.close()
 
 
 def _made(wanted: Wanted, stamps: list[str | None], old: IndexFile | None) -> IndexFile:
