@@ -108,6 +108,11 @@ def beside(
     return [(image(picture), *others(k)) for k, picture in enumerate(pictures)]
 
 
+def nested(shape: tuple[int, ...]) -> list[Any]:
+    """uniform() uint8 pictures in a dict in a dict."""
+    return [{"inputs": {"image": picture}} for picture in uniform(torch.uint8, shape)]
+
+
 def path(number: int) -> str:
     return f"/data/train/n01440764/n01440764_{number}.JPEG"
 
@@ -211,7 +216,23 @@ CASES = {
                 ("array-int", "numpy ", "int", lambda k: (k,)),
                 ("array-int64", "numpy ", "numpy.int64", lambda k: (numpy.int64(k),)),
                 ("image-path", "", "path", lambda k: (path(k),)),
+                ("image-mixed", "", "int or bool", lambda k: (k if k % 3 else k % 2 == 0,)),
             )
+        ),
+        Case(
+            "image-nested",
+            "dict of dict of uint8 128 x 3x64x64",
+            128,
+            partial(nested, (3, 64, 64)),
+            image_alone="image",
+        ),
+        Case(
+            "image-stacked",
+            "uint8 128 x 3x64x64, torch.stack",
+            128,
+            partial(uniform, torch.uint8, (3, 64, 64)),
+            torch.stack,
+            image_alone="image",
         ),
         Case("uint8-images", "uint8 256 x 3x224x224", 256, partial(uniform, torch.uint8, (3, 224, 224)), is_large=True),
         Case(

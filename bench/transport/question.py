@@ -39,9 +39,12 @@ TRANSPORTED = (
     "array-int",
     "array-int64",
     "image-path",
+    "image-mixed",
+    "image-nested",
+    "image-stacked",
     "scalar",
     "dict",
-)  # of one shape, by default_collate
+)  # of one shape; all but image-stacked by default_collate
 SCOPE = "the dataset: two prebuilt samples again and again, hot in the cache; a dataset that has work to do gains less"
 FIGURES = (
     "batches_per_second",
@@ -236,7 +239,7 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _table_of_columns(cases: dict[str, Any]) -> Table:
-    """What workers pay for a number, or a path, beside an image."""
+    """What workers pay for what is beside an image, or around it, or for another way to collate it."""
     table = Table(title="columns: workers' CPU a batch; two figures: torch | shmloader", title_justify="left")
     table.add_column("case", no_wrap=True)
     for heading in ("us/batch", "shmloader / shmloader with the image alone"):
