@@ -7,6 +7,8 @@
  * look up.
  *   - One look-up gives one length, that of the code with its extra bits.  A coefficient's value is computed beside
  *     the chain.
+ *   - One look-up often finds two symbols, the second with its coefficient.  If the first one is the block's last
+ *     coefficient, the second one belongs to the next block, and the reader takes its bits back.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
  *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next
@@ -31,7 +33,7 @@ enum { ENTROPY_MCU = (10 * (27 + 63 * 26) + 7 + 63 + 7) / 8 + 8 };
 
 typedef struct {
     uint64_t bits;          /* the next ones, from the top */
-    uint32_t valid;         /* how many of them count */
+    uint32_t valid;         /* how many of them count, in its lower 6 bits */
     const uint8_t *at;      /* the next refill reads here */
 } bit_reader;
 
@@ -50,21 +52,21 @@ ALWAYS_INLINE uint64_t big_endian(const uint8_t *at)
 /* Afterwards all 64 bits are right, but only 56 to 63 are counted, and the same bits come again. */
 ALWAYS_INLINE void refill(bit_reader *r)
 {
-    r->bits |= big_endian(r->at) >> r->valid;
-    r->at += (63 - r->valid) >> 3;
-    r->valid |= 56;
+    r->bits |= big_endian(r->at) >> (r->valid & 63);
+    r->at += ~r->valid >> 3 & 7;
+    r->valid = (r->valid & 7) | 56;
 }
 
 ALWAYS_INLINE void drop(bit_reader *r, uint32_t entry)
 {
     r->bits <<= entry & 63;
-    r->valid -= entry & 63;
+    r->valid -= entry; /* its upper bits do not count */
 }
 
 /* The number of bits dropped so far, counted from `start`. */
 ALWAYS_INLINE int64_t bits_read(const bit_reader *r, const uint8_t *start)
 {
-    return (int64_t)(r->at - start) * 8 - r->valid;
+    return (int64_t)(r->at - start) * 8 - (r->valid & 63);
 }
 
 /* The next symbol if its code is short; otherwise 0. */
@@ -88,14 +90,14 @@ ALWAYS_INLINE uint32_t symbol(const bit_reader *r, const huffman_table *table)
  * the negated difference to all ones.  Without extra bits: 0. */
 ALWAYS_INLINE int32_t extend(uint64_t bits, uint32_t entry)
 {
-    int64_t rest = (int64_t)(bits << (entry >> 16 & 63));
+    int64_t rest = (int64_t)(bits << huffman_code(entry));
     int64_t negative = ~(rest >> 63);
-    int64_t size = (int64_t)((uint64_t)(rest ^ negative) >> 1 >> (63 - (entry >> 24)));
+    int64_t size = (int64_t)((uint64_t)(rest ^ negative) >> 1 >> (63 - huffman_extra(entry)));
     return (int32_t)((size ^ negative) - negative);
 }
 
 /* The position in a block after an advance; beyond 63 it is a place that nobody reads. */
-enum { BLOCK_DUMP = 64, BLOCK_SPACE = 80, BLOCK_POSITIONS = 64 + 255 };
+enum { BLOCK_DUMP = 64, BLOCK_SPACE = 80, BLOCK_POSITIONS = 64 + 256 };
 
 /* Whether a block that ended at this position was complete. */
 ALWAYS_INLINE int is_whole(int position)
@@ -108,21 +110,33 @@ ALWAYS_INLINE int read_dc(bit_reader *r, const huffman_table *dc, uint32_t *pred
     uint32_t entry = symbol(r, dc);
     *predicted += (uint32_t)extend(r->bits, entry);
     drop(r, entry);
-    return (entry >> 8 & 255) == 1;
+    return huffman_advance(entry) == 1;
 }
 
 /* Takes a symbol and its coefficient, and returns what `peek` gives for the next one.  The order of the lines matters:
  * see NOTE [ Chain ]. */
 ALWAYS_INLINE uint32_t take(bit_reader *r, uint32_t entry, const huffman_table *ac, int is_refilling,
-                            const uint8_t *order, int16_t *coefficients, int *position)
+                            const uint8_t *order, int16_t *coefficients, size_t *position)
 {
     uint64_t bits = r->bits;
     drop(r, entry);
     uint32_t next = peek(r, ac);
     if (is_refilling) refill(r);
-    *position += entry >> 8 & 255;
-    coefficients[order[*position - 1]] = (int16_t)extend(bits, entry);
+    size_t first = *position + (size_t)huffman_advance(entry);
+    *position = first + (size_t)huffman_second(entry);
+    /* Without a second symbol, this is a 0 in the first one's place, which is written after it. */
+    coefficients[order[*position]] = (int16_t)huffman_second_value(entry);
+    coefficients[order[first]] = (int16_t)extend(bits, entry);
     return next;
+}
+
+/* Takes back the last `bits` bits: at most HUFFMAN_PEEK. */
+static __attribute__((noinline)) void take_back(bit_reader *r, int bits)
+{
+    uint32_t back = (r->valid & 63) + (uint32_t)bits, bytes = (back + 7) >> 3;
+    *r = (bit_reader){.at = r->at - bytes};
+    refill(r);
+    drop(r, bytes * 8 - back);
 }
 
 /* Decodes a block into coefficients that are 0 before.  `order` has the place of each: BLOCK_POSITIONS entries.
@@ -132,23 +146,34 @@ ALWAYS_INLINE int read_block(bit_reader *reader, const huffman_table *dc, const 
 {
     bit_reader r = *reader;
     refill(&r);
-    int is_good = read_dc(&r, dc, predicted), position = 1;
+    int is_good = read_dc(&r, dc, predicted);
+    size_t position = 1;
     coefficients[0] = (int16_t)*predicted;
     uint32_t next = symbol(&r, ac);
-    if ((next >> 8 & 255) == HUFFMAN_END) {
+    if (huffman_advance(next) == HUFFMAN_END) {
         drop(&r, next);
         *reader = r;
         return is_good ? 0 : -1;
     }
+    uint32_t entry;
     for (;;) {
-        next = take(&r, next, ac, 1, order, coefficients, &position);
+        entry = next;
+        next = take(&r, entry, ac, 1, order, coefficients, &position);
         if (position > 63) break;
-        next = take(&r, in_full(next, &r, ac), ac, 0, order, coefficients, &position);
+        entry = in_full(next, &r, ac);
+        next = take(&r, entry, ac, 0, order, coefficients, &position);
         if (position > 63) break;
         next = in_full(next, &r, ac);
     }
+    /* The first of two symbols was the block's last coefficient, so the second one is the next block's. */
+    if (__builtin_expect(huffman_second(entry) && position - (size_t)huffman_second(entry) == 64, 0)) {
+        bit_reader back = r; /* a copy, so that `r` stays in registers */
+        take_back(&back, huffman_bits(entry) - huffman_code(entry) - huffman_extra(entry));
+        r = back;
+        position = 64;
+    }
     *reader = r;
-    return is_good && is_whole(position) ? 1 : -1;
+    return is_good && is_whole((int)position) ? 1 : -1;
 }
 
 ALWAYS_INLINE uint32_t peek_leap(const bit_reader *r, const huffman_table *ac)
@@ -165,11 +190,11 @@ ALWAYS_INLINE int skip_block(bit_reader *reader, const huffman_table *dc, const 
     int is_good = read_dc(&r, dc, predicted);
     for (uint32_t next = peek_leap(&r, ac); !has_ended;) {
         uint32_t entry = next;
-        int after = position + (int)(entry >> 8 & 255);
+        int after = position + huffman_advance(entry);
         /* Near the block's end, where several symbols might pass it, take one at a time. */
         if (__builtin_expect(entry == 0 || after > 63, 0)) {
-            entry = symbol(&r, ac);
-            after = position + (int)(entry >> 8 & 255);
+            entry = huffman_alone(symbol(&r, ac));
+            after = position + huffman_advance(entry);
         }
         drop(&r, entry);
         next = peek_leap(&r, ac);

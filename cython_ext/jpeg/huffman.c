@@ -10,25 +10,58 @@ static uint32_t entry(int is_ac, int symbol, int length)
     int extra = is_ac ? symbol & 15 : symbol;
     int run = is_ac ? symbol >> 4 : 0;
     uint32_t advance = is_ac && extra == 0 && run != 15 ? HUFFMAN_END : (uint32_t)run + 1;
-    return (uint32_t)(length + extra) | advance << 8 | (uint32_t)length << 16 | (uint32_t)extra << 24;
+    return (uint32_t)(length + extra) | (uint32_t)length << 6 | (uint32_t)extra << 11 | advance << 15;
 }
 
-/* As many symbols as have their codes in these bits; the extra bits of the last one may lie beyond.  No symbol is
- * added once the entry has advanced by more than half a block.  Near the end of a block the reader takes one symbol at a
- * time, and short entries make that rare. */
-static uint32_t leap(const huffman_table *table, int index)
+/* The leaps of n bits: see huffman.h.  A leap is its first symbol and the leap of the bits after this symbol, which is in
+ * `leaps` already.  The leaps of n bits are there from 1 << n on.
+ * No symbol is added if the entry would advance by more than half a block.  Near the end of a block the reader takes one
+ * symbol at a time, and short entries make that rare. */
+static void add_leaps(const huffman_table *table, int n, uint32_t *leaps)
 {
-    enum { MASK = (1 << HUFFMAN_LEAP) - 1, FAR = 40 };
-    int used = 0, advance = 0;
-    while (used < HUFFMAN_LEAP && advance < FAR) {
-        uint32_t e = table->peek[(index << used & MASK) >> (HUFFMAN_LEAP - HUFFMAN_PEEK)];
-        int bits = e & 255, step = e >> 8 & 255, code = e >> 16 & 255;
-        if (!e || used + code > HUFFMAN_LEAP || step == HUFFMAN_BROKEN) break;
-        used += bits;
-        if (step == HUFFMAN_END) return (uint32_t)used | (uint32_t)advance << 8 | HUFFMAN_LEAP_ENDS;
-        advance += step;
+    enum { FAR = 40 };
+    uint32_t *to = leaps + (1 << n), *end = to + (1 << n);
+    while (to < end) {
+        uint32_t e = table->peek[(to - leaps - (1 << n)) << (HUFFMAN_PEEK - n)], first = huffman_alone(e);
+        int advance = huffman_advance(e), rest = n - huffman_bits(e);
+        if (!e || huffman_code(e) > n || advance == HUFFMAN_BROKEN) {
+            *to++ = 0;
+        } else if (rest <= 0 || advance == HUFFMAN_END) {
+            if (advance == HUFFMAN_END) first = (uint32_t)huffman_bits(e) | HUFFMAN_LEAP_ENDS;
+            for (int fill = 1 << (n - huffman_code(e)); fill; fill--) *to++ = first;
+        } else {
+            const uint32_t *more = leaps + (1 << rest);
+            for (int k = 0; k < 1 << rest; k++)
+                to[k] = first + (advance + huffman_advance(more[k]) < FAR ? more[k] : 0);
+            to += 1 << rest;
+        }
     }
-    return (uint32_t)used | (uint32_t)advance << 8;
+}
+
+/* What the symbol of this index adds to an entry whose second symbol it is.  It cannot be one if it adds no bits. */
+static uint32_t as_second(uint32_t e, int index)
+{
+    int bits = huffman_bits(e), extra = huffman_extra(e), advance = huffman_advance(e);
+    int spare = HUFFMAN_PEEK - bits;
+    if (!e || spare < 0 || extra == 0 || extra > 4 || advance > 15) return 0;
+    int most = (1 << extra) - 1, value = index >> spare & most;
+    value -= most & ((value >> (extra - 1)) - 1);
+    return (uint32_t)bits | (uint32_t)advance << 23 | (uint32_t)value << 27;
+}
+
+/* Adds a second symbol to each entry that has room for one. */
+static void add_seconds(huffman_table *table)
+{
+    enum { ENTRIES = 1 << HUFFMAN_PEEK, FEWEST = 2 /* bits of a code and its extra bits */ };
+    uint32_t second[ENTRIES];
+    for (int index = 0; index < ENTRIES; index++) second[index] = as_second(table->peek[index], index);
+    for (int index = 0; index < ENTRIES; index++) {
+        uint32_t e = table->peek[index];
+        int bits = huffman_bits(e);
+        if (!e || bits > HUFFMAN_PEEK - FEWEST || huffman_advance(e) >= HUFFMAN_END) continue;
+        uint32_t more = second[index << bits & (ENTRIES - 1)];
+        table->peek[index] = e + (bits + huffman_bits(more) <= HUFFMAN_PEEK ? more : 0); /* no branch: half have one */
+    }
 }
 
 int huffman_build(huffman_table *table, int is_ac, const uint8_t *counts, const uint8_t *symbols)
@@ -62,8 +95,12 @@ int huffman_build(huffman_table *table, int is_ac, const uint8_t *counts, const 
         table->last[length] = table->counts[length] ? (int32_t)code - 1 : -1;
         code <<= 1;
     }
-    if (is_ac)
-        for (int index = 0; index < 1 << HUFFMAN_LEAP; index++) table->leap[index] = leap(table, index);
+    if (is_ac) {
+        uint32_t leaps[2 << HUFFMAN_LEAP] = {0};
+        for (int n = 1; n <= HUFFMAN_LEAP; n++) add_leaps(table, n, leaps);
+        memcpy(table->leap, leaps + (1 << HUFFMAN_LEAP), sizeof table->leap);
+        add_seconds(table);
+    }
     table->is_built = 1;
     return 1;
 }
@@ -74,5 +111,5 @@ uint32_t huffman_long(const huffman_table *table, uint64_t bits)
         int32_t code = (int32_t)(bits >> (64 - length));
         if (code <= table->last[length]) return entry(table->is_ac, table->symbols[table->first[length] + code], length);
     }
-    return 16 | HUFFMAN_BROKEN << 8 | 16 << 16;
+    return 16 | 16 << 6 | HUFFMAN_BROKEN << 15;
 }

@@ -24,7 +24,7 @@ jpeg_decoder *jpeg_new(const jpeg_path *path)
         return NULL;
     }
     memset(d->order, BLOCK_DUMP, sizeof d->order);
-    for (int k = 0; k < 64; k++) d->order[k] = (uint8_t)path->place(zigzag[k] / 8, zigzag[k] % 8);
+    for (int k = 0; k < 64; k++) d->order[k + 1] = (uint8_t)path->place(zigzag[k] / 8, zigzag[k] % 8);
     return d;
 }
 
@@ -312,7 +312,7 @@ static int read_scan(jpeg_decoder *d)
     jpeg_scan *scan = &d->scan;
     for (int k = 0; k < d->header.components; k++)
         for (int at = 0; at < 64; at++)
-            scan->planes[k].quantiser[d->order[at]] =
+            scan->planes[k].quantiser[d->order[at + 1]] =
                 (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
     int status = d->path->decode_scan(scan);
     if (status == JPEG_OK)

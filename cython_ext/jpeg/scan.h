@@ -31,8 +31,10 @@ _Static_assert(sizeof(jpeg_mark) == 12, "marks are kept in files");
 #endif
 enum { SCAN_SPARE = 64, SCAN_MORE = -1 };
 _Static_assert(SCAN_CHUNK >= ENTROPY_MCU, "an MCU that begins in one piece ends in the next");
-/* The rest of one piece, the next piece, and the bytes that an MCU can read beyond its end. */
-enum { SCAN_BYTES = ENTROPY_MCU + (SCAN_CHUNK + SCAN_SPARE) + (ENTROPY_MCU + 8) };
+/* Bytes before the place of a reader that it may take back: up to 63 bits that it holds, and HUFFMAN_PEEK. */
+enum { SCAN_BEHIND = 16 };
+/* These, the rest of one piece, the next piece, and the bytes that an MCU can read beyond its end. */
+enum { SCAN_BYTES = SCAN_BEHIND + ENTROPY_MCU + (SCAN_CHUNK + SCAN_SPARE) + (ENTROPY_MCU + 8) };
 
 /* The input of a bit reader: a restart interval, or everything after a mark. */
 typedef struct {

@@ -21,16 +21,17 @@ static void begin_stream(jpeg_stream *t, bit_reader *r)
     *r = (bit_reader){.at = t->clean};
 }
 
-/* The reader is beyond `near`: moves its unread bytes to the front, and reads the next piece after them.  0: the stream
- * has ended. */
+/* The reader is beyond `near`: moves its unread bytes to the front, with those that it may take back, and reads the next
+ * piece after them.  0: the stream has ended. */
 static __attribute__((noinline)) int read_on(jpeg_stream *t, bit_reader *r)
 {
     if (t->marker != SCAN_MORE) return 0;
-    size_t left = t->clean_bytes - (size_t)(r->at - t->clean);
-    t->base += r->at - t->clean;
-    memmove(t->clean, r->at, left);
-    r->at = t->clean;
-    read_piece(t, left);
+    size_t at = (size_t)(r->at - t->clean), behind = at < SCAN_BEHIND ? at : SCAN_BEHIND, begin = at - behind;
+    size_t kept = t->clean_bytes - begin;
+    t->base += (int64_t)begin;
+    memmove(t->clean, t->clean + begin, kept);
+    r->at = t->clean + behind;
+    read_piece(t, kept);
     return 1;
 }
 

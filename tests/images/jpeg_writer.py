@@ -38,6 +38,7 @@ class Noise:
     restart: int = 0
     is_wild: bool = False  # coefficients that no encoder makes
     is_longest: bool = False  # as many bits as an MCU can have: codes of 16 bits, and the most extra bits
+    is_shortest: bool = False  # half of the blocks are the shortest ones whose last coefficient is not 0
     markers: bytes = b""  # before the frame
     names: bytes = b"\1\2\3"
     frame: int = 0xC0
@@ -63,7 +64,8 @@ class _Bits:
 def _codes(symbols: list[int], rng: random.Random, given: list[int] | None) -> tuple[bytes, dict[int, tuple[int, int]]]:
     """A Huffman table of codes of random lengths, up to 16 bits: its bytes in a file, and symbol -> (code, length)."""
     lengths = list(given or [])
-    room = (1 << 16) - 1  # in units of a code of 16 bits; the code of ones alone is nobody's
+    # In units of a code of 16 bits; the code of ones alone is nobody's.
+    room = (1 << 16) - 1 - sum(1 << 16 - length for length in lengths)
     for left in range(len(symbols), len(lengths), -1):
         shortest = next(n for n in range(1, 17) if room - (1 << 16 - n) >= left - 1)
         lengths.append(min(16, shortest + rng.choice((0, 0, 0, 1, 2, 5))))
@@ -99,12 +101,17 @@ def write(noise: Noise) -> bytes:
         rng.shuffle(ac)
         if noise.is_longest:
             dc, ac = [11], [0x0A]
+        elif noise.is_shortest:
+            for symbols, short in ((dc, 0x00), (ac, 0x21), (ac, 0xE1)):
+                symbols.remove(short)
+                symbols.insert(0, short)
         elif rng.random() < 0.7:  # an end of block is mostly short
             ac.remove(0)
             ac.insert(rng.randrange(3), 0)
         pair = []
         for kind, symbols in enumerate((dc, ac)):
-            table, code = _codes(symbols, rng, [16] if noise.is_longest else None)
+            given = [16] if noise.is_longest else [1, 2][: kind + 1] if noise.is_shortest else None
+            table, code = _codes(symbols, rng, given)
             tables += _marker(0xC4, bytes([kind << 4 | number]) + table)
             pair.append(code)
         codes.append(pair)
@@ -132,6 +139,8 @@ def write(noise: Noise) -> bytes:
             for _ in range(h * v if len(noise.factors) > 1 else 1):
                 if noise.is_longest:
                     predicted[k] = _longest_block(bits, rng, codes[min(k, 1)], predicted[k])
+                elif noise.is_shortest and rng.random() < 0.5:
+                    _shortest_block(bits, rng, codes[min(k, 1)])
                 else:
                     predicted[k] = _block(bits, rng, codes[min(k, 1)], predicted[k], noise.is_wild, largest)
     bits.pad()
@@ -172,3 +181,12 @@ def _longest_block(bits: _Bits, rng: random.Random, codes: Any, predicted: int) 
         bits.put(*ac[0x0A])
         bits.put(rng.getrandbits(10), 10)
     return value
+
+
+def _shortest_block(bits: _Bits, rng: random.Random, codes: Any) -> None:
+    """Twelve bits: the former DC, and five coefficients of 1 or -1, of which one look-up finds two."""
+    dc, ac = codes
+    bits.put(*dc[0])
+    for symbol in (0xE1, 0xE1, 0xE1, 0xE1, 0x21):
+        bits.put(*ac[symbol])
+        bits.put(rng.getrandbits(1), 1)

@@ -99,6 +99,16 @@ def test_the_longest_mcus(path: str, sampling: str) -> None:
         assert np.array_equal(whole(path, data, width, 96), by_pillow(data)), width
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_short_blocks_that_end_with_their_last_coefficient(path: str, seed: int) -> None:
+    """No end of block follows the last coefficient, and a look-up finds the next block's first bits beside it.
+
+    The reader takes them back, also behind the place where the next piece of the scan begins.
+    """
+    data = write(Noise(seed, 1024, 1024, SAMPLINGS["grey"], is_shortest=True))
+    assert np.array_equal(whole(path, data, 1024, 1024), by_pillow(data))
+
+
 @pytest.mark.parametrize("subsampling", [0, 1, 2, "grey"])
 def test_what_pillow_writes(path: str, subsampling: Any) -> None:
     for quality, (width, height) in itertools.product((1, 50, 75, 95, 100), ((1, 1), (17, 31), (64, 64), (90, 47))):
