@@ -15,11 +15,11 @@ import torch
 from bench.core import session
 from bench.core._probe import touch_pages
 from bench.core.cases import ENDLESS
-from bench.core.loaders import PREFETCH
+from bench.core.loaders import PREFETCH, SPARE
 from bench.far.cluster import Memory, start
 from bench.far.pictures import Pictures
 
-OURS, SMALL_RING = "shmloader", "shmloader, prefetch_factor=1"
+OURS, SMALL_RING = "shmloader", "shmloader, smallest ring"
 RAY_DATA, SMALL_BLOCKS = "Ray Data", "Ray Data, blocks of a batch"
 LOADERS = (OURS, SMALL_RING, RAY_DATA, SMALL_BLOCKS)
 ROWS = 400_000  # of a dataset of Ray Data's: no measurement comes to their end
@@ -73,14 +73,16 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]  # numbers of samples, and
 
 @contextmanager
 def _ours(
-    pictures: Pictures, workers: int, batch_size: int, prefetch_factor: int = PREFETCH
+    pictures: Pictures, workers: int, batch_size: int, prefetch_factor: int = PREFETCH, spare_slots: int = SPARE
 ) -> Iterator[tuple[Batches, Callable[[], int]]]:
     import shmloader
     import shmloader.ray
 
     with (
         shmloader.ray.Workers(workers) as far,
-        shmloader.DataLoader(pictures, batch_size, far_workers=far, prefetch_factor=prefetch_factor) as loader,
+        shmloader.DataLoader(
+            pictures, batch_size, far_workers=far, prefetch_factor=prefetch_factor, spare_slots=spare_slots
+        ) as loader,
     ):
         batches = iter(loader)
         numbered = ((torch.arange(at * batch_size, (at + 1) * batch_size), batch) for at, batch in enumerate(batches))
@@ -89,7 +91,8 @@ def _ours(
 
 @contextmanager
 def _small_ring(pictures: Pictures, workers: int, batch_size: int) -> Iterator[tuple[Batches, Callable[[], int]]]:
-    with _ours(pictures, workers, batch_size, prefetch_factor=1) as opened:
+    """A slot for each far worker, and one for the batch in the loop."""
+    with _ours(pictures, workers, batch_size, prefetch_factor=1, spare_slots=1) as opened:
         yield opened
 
 
