@@ -297,7 +297,7 @@ class SharedWorkers(WorkerSet):
         """End all workers.  Twice is harmless; in a forked child it does nothing."""
         if is_finalizing() or self._owner != os.getpid() or self.ended:
             return
-        if self.is_watching(threading.current_thread()):  # the collector runs in there, and the end waits for it
+        if self.cannot_stop_in(threading.current_thread()):  # the collector runs in there, and the end waits for it
             threading.Thread(target=self.end, name="shmloader_end").start()
             return
         try:
