@@ -22,7 +22,7 @@ CORE = {
     "figures": ("figures", "log", "onlooker"),
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
-        *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "next_batch"),
+        *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "drawing", "next_batch"),
         *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),

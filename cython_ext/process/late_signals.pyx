@@ -5,6 +5,7 @@ This is C because Python checks for signals between bytecodes and C has none.  S
 resumes.
 """
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
 import functools
@@ -18,6 +19,7 @@ cdef enum:
 cdef extern from "Python.h":
     int PyErr_SetInterruptEx(int signal)
 
+cdef set ending = set()     # the threads that are in a __del__() of in_del()
 cdef uint64_t behind = 0    # the signals to deliver after the collection, one bit each
 
 
@@ -89,6 +91,9 @@ def in_del(end: object) -> object:
     def __del__(dying):
         cdef int tries
         cdef object first = None
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef bint is_nested = me in ending
+        ending.add(me)
         for tries in range(TRIES):
             try:
                 end(dying)
@@ -100,6 +105,13 @@ def in_del(end: object) -> object:
                         break
                 except BaseException:   # the handler of another signal has raised in there
                     pass
+        if not is_nested:
+            ending.discard(me)
         if first is not None:
             raise first
     return __del__
+
+
+def is_in_del() -> bool:
+    """Whether this thread is in a `__del__()` made by in_del().  The collector may have called that at any line."""
+    return PyThread_get_thread_ident() in ending

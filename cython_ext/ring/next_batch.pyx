@@ -10,8 +10,8 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
 from clock cimport now
+from shmloader.core.drawing cimport Drawing
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
-from shmloader.core.indices cimport RAISED
 from shmloader.core.indices import NOTHING
 from shmloader.core.opening import NoRoom
 from shmloader.core.trainer cimport TrainerSide
@@ -92,6 +92,7 @@ cdef class Steps:
     """
     cdef TrainerSide ring
     cdef object conductor, reader, wrapper
+    cdef Drawing drawing
     cdef uint64_t born                  # `forks` when this object was made
     cdef bint occupied
     cdef unsigned long occupant         # the thread
@@ -104,6 +105,7 @@ cdef class Steps:
 
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
+        self.drawing = Drawing(ring, conductor)
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
         self.main, self.unreturned = threading.main_thread().ident, nothing
@@ -201,8 +203,8 @@ cdef class Steps:
         self.enter()
         try:
             self.forget()
-            if self.ring.readers is not None and not self.takes_no_place(self.ring.current):
-                self.draw_all(self.ring.current)
+            if self.ring.readers is not None and not self.drawing.takes_no_place(self.ring.current):
+                self.drawing.draw_all(self.ring.current)
         finally:
             self.leave()
 
@@ -299,16 +301,16 @@ cdef class Steps:
         """Open batches of this epoch while there is room; true if its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
-        cdef bint draws = not self.takes_no_place(epoch)
+        cdef bint draws = not self.drawing.takes_no_place(epoch)
         if ring.window > 1:
             return self.open_windows(epoch, draws)
         if ring.readers is not None and draws:
-            self.draw_all(epoch)
+            self.drawing.draw_all(epoch)
         while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 if not (draws or epoch.waiting):
                     return False
-                epoch.drawn = epoch.waiting.pop(0) if epoch.waiting else self.draw(epoch)
+                epoch.drawn = epoch.waiting.pop(0) if epoch.waiting else self.drawing.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -331,57 +333,6 @@ cdef class Steps:
                     epoch.drawn, epoch.refused = nothing, False
         return False
 
-    cdef bint takes_no_place(self, EpochCounts epoch) noexcept:
-        """Whether another exception of the sampler, which has raised one, would take no batch's place (rule 8).
-
-        So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
-        """
-        return (epoch.source is not None and epoch.source.last == RAISED and epoch.reading.ready is nothing
-                and (epoch.drawn is not nothing or len(epoch.waiting) > 0 or epoch.is_under_way()))
-
-    cdef int draw_all(self, EpochCounts epoch) except -1:
-        """If other processes read, draw as many indices as would be open without them.
-
-        Otherwise the speed of these processes would decide how many are drawn when the user leaves the epoch.  A
-        RandomSampler draws from its generator at its end once more.  So the next epoch's order would depend on that.
-        """
-        cdef TrainerSide ring = self.ring
-        if epoch.reading.delivered.of_workers:      # streams have no indices
-            return 0
-        while self.asked_for() < ring.most and not epoch.refused:
-            index = self.draw(epoch)
-            if index is nothing:
-                if epoch is ring.current and epoch.asks_next and ring.next is None:
-                    self.draw_next()
-                return 0
-            epoch.waiting.append(index)
-            self.conductor.drew(epoch)
-        return 0
-
-    cdef int asked_for(self) except -1:
-        """How many batches are under way, or wait to be opened."""
-        cdef TrainerSide ring = self.ring
-        cdef EpochCounts later = ring.coming if ring.next is None else ring.next
-        cdef int count = ring.under_way + len(ring.current.waiting) + (ring.current.drawn is not nothing)
-        return count if later is None else count + len(later.waiting) + (later.drawn is not nothing)
-
-    cdef int draw_next(self) except -1:
-        """Draw indices of the next epoch, although batches of the current one may wait to be opened (rule 5)."""
-        cdef TrainerSide ring = self.ring
-        try:
-            if ring.coming is None:
-                self.conductor.draw_next()
-            if ring.coming is not None and not ring.coming.failed:
-                self.draw_all(ring.coming)
-        except Exception as error:
-            if is_handlers(error):
-                raise
-            if ring.coming is None:
-                ring.current.asks_next = False
-            else:
-                ring.coming.failed = True
-        return 0
-
     cdef bint open_windows(self, EpochCounts epoch, bint draws) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
         cdef TrainerSide ring = self.ring
@@ -390,7 +341,7 @@ cdef class Steps:
             # If the index in front was refused, the sampler is asked later, as for single batches.
             if draws and not (epoch.refused and epoch.waiting):
                 while len(epoch.waiting) < ring.window:
-                    index = self.draw(epoch)
+                    index = self.drawing.draw(epoch)
                     if index is nothing:
                         break
                     epoch.waiting.append(index)
@@ -432,22 +383,6 @@ cdef class Steps:
             if epoch.opened != before:
                 del epoch.waiting[:epoch.opened - before]
                 epoch.refused = False
-
-    cdef object draw(self, EpochCounts epoch):
-        """The next index of this epoch; NOTHING if its source has no more."""
-        cdef object index
-        if epoch.source is None:    # a handler raised while the epoch began
-            return nothing
-        try:
-            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.waiting) + (epoch.drawn is not nothing))
-            if type(index) is list and (self.ring.readers is not None or self.ring.window > 1):
-                return index[:]     # it waits, and the sampler may give the same list again, with other indices
-            return index
-        except Exception:
-            if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
-                self.ring.hand_out()
-                epoch.reading.ready = nothing
-            raise
 
     cdef bint waits_its_turn(self, EpochCounts epoch) noexcept:
         """Whether batches before the drawn index must be handed out first."""

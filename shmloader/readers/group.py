@@ -61,6 +61,7 @@ class Seat:
         self._key = ""  # of this loader in the store
         self._name = f"shmloader/{uuid.uuid4().hex}"
         self._is_taken = False
+        self._owner = os.getpid()
 
     def take(self, loader: Any, options: Options) -> None:
         """Wait for the other ranks, once.
@@ -70,7 +71,16 @@ class Seat:
         Args:
             loader: The loader of this rank.
             options: Its options.
+
+        Raises:
+            RuntimeError: This process was forked from the rank.
         """
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                f"this process was forked from a rank of the group that readers= names (pid {self._owner}), and is no "
+                "rank itself. Iterate over the loader in that rank, or make a DataLoader without readers= in this "
+                "process."
+            )
         if self._is_taken:
             return
         try:

@@ -32,6 +32,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from shmloader.system.own_lock import OwnLock
 from shmloader.system.signals import held, held_in_del, let_through
 from shmloader.worker.runners import PATIENCE, Coroutines, awaited, running_loop
 from shmloader.worker.sample_generators import Draws
@@ -49,7 +50,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._coroutines: Coroutines | None = None
-        self._turn = threading.RLock()
+        self._turn = OwnLock()
         _living.add(self)
 
     @property
@@ -57,7 +58,7 @@ class EventLoop:
         """What a thread holds while it makes samples, or draws: samples would seem to have drawn that."""
         if self._coroutines is not None and running_loop() is self._coroutines.loop:
             raise RuntimeError("a sample iterates over the loader that makes it, whose event loop runs already")
-        return self._turn
+        return self._turn.here
 
     def in_turn(self, dataset: Any, make: Callable[[Any], Any], task: Any) -> Any:
         """Make the samples of a batch.
@@ -87,8 +88,9 @@ class EventLoop:
 
     def close(self) -> None:
         """End the loop; not if another thread runs it for longer than PATIENCE."""
+        turn = self._turn.here
         with held():
-            if not self._turn.acquire(timeout=PATIENCE):
+            if not turn.acquire(timeout=PATIENCE):
                 return
             try:
                 found = self._coroutines
@@ -96,14 +98,13 @@ class EventLoop:
                     self._coroutines = None
                     found.close()
             finally:
-                self._turn.release()
+                turn.release()
 
     def forget(self) -> None:
         """In a forked process: leave the loop to the parent."""
         if self._coroutines is not None:
             _of_parents.append(self._coroutines)
         self._coroutines = None
-        self._turn = threading.RLock()
 
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing():

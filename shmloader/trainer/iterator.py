@@ -29,6 +29,9 @@ NOTE [ Shutdown ]
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is
        harmless.
+    8. The collector may run in any thread, at any line, and end an iterator there.  If the thread is one that the
+       shutdown joins, another thread takes the steps.  So it does if the iterator is one of a crew, and a thread holds
+       the crew's lock: that one may wait for this one to start, or for a lock that this one holds.
 """
 
 from __future__ import annotations
@@ -341,9 +344,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         # First, because a __del__ of the user's may call this when the names of this module are None.
         if is_finalizing() or self._ended or _torch.is_exiting() or self._owner != os.getpid():
             return
-        if self._is_ours(threading.current_thread()):
-            # The collector runs in this thread, in the middle of whatever the thread does with the ring.
-            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
+        if self._ends_elsewhere():
+            heir = object.__new__(type(self))  # because signals.py may clear the attributes of what is in __del__()
+            heir.__dict__.update(vars(self))
+            threading.Thread(target=heir._shutdown_workers, name="shmloader_end").start()
+            self._shutdown = self._ended = True
             return
         with held(), self._ending:
             if self._ended:
@@ -364,10 +369,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._give_back()
                 self._ended = self._worker_set is None or self._worker_set.ended
 
-    def _is_ours(self, thread: threading.Thread) -> bool:
-        """Whether this is one of the iterator's own threads, which the shutdown joins."""
-        pins = self._pinning is not None and self._pinning.thread is thread
-        return pins or (self._worker_set is not None and self._worker_set.is_watching(thread))
+    def _ends_elsewhere(self) -> bool:
+        """Whether another thread must take the steps of the shutdown: NOTE [ Shutdown ], 8."""
+        here = threading.current_thread()
+        pins = self._pinning is not None and self._pinning.thread is here
+        return pins or (self._worker_set is not None and self._worker_set.cannot_stop_in(here))
 
     def _give_back(self) -> None:
         """Free threads and memory, except memory that a worker may still use."""

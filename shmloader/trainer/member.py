@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 import time
 import weakref
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from shmloader.core.late_signals import is_in_del
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
 from shmloader.system.handed_over import HandedOver
@@ -200,9 +202,9 @@ class Member(WorkerSet):
 
     # ------------------------------------------------------------------------------------------------- parting
 
-    def is_watching(self, thread: Any) -> bool:
-        """Whether this is the thread that watches the workers."""
-        return self._shared.is_watching(thread)
+    def cannot_stop_in(self, thread: threading.Thread) -> bool:
+        """Whether this thread must not call stop(): NOTE [ Shutdown ], 8, in iterator.py."""
+        return self._shared.cannot_stop_in(thread) or (is_in_del() and not self.part(waits=False))
 
     def unwatch(self) -> None:
         """torch's handler for SIGCHLD does not know these workers."""
@@ -222,18 +224,39 @@ class Member(WorkerSet):
             return bool(self._ring.sequences.owes(index)) or (self._steals and self._ring.under_way > 0)
         return False
 
+    def part(self, waits: bool = True) -> bool:
+        """Have all workers part from the ring.
+
+        Args:
+            waits: Whether to wait for another thread that changes the workers.
+
+        Returns:
+            Whether they part.
+        """
+        with held():
+            if self._stopped:
+                return True
+            if not self._changing.acquire(blocking=waits):
+                return False
+            try:
+                died = self._shared.has_died
+                for index, worker in enumerate(self.workers):
+                    if died(index, worker):
+                        self._shared.held_by(worker, index)  # others may ask when this ring is gone
+                self._stopped, self.active = True, False
+                self._ring.stop()
+                for index, worker in enumerate(self.workers):
+                    if not died(index, worker):
+                        self._shared.signals.messages.part(index, self.number)
+            finally:
+                self._changing.release()
+        return True
+
     def stop(self) -> None:
         """Have all workers part from the ring.  When it returns, none fills a payload, unless it does not answer."""
         with held():
-            with self._changing:
-                for index, worker in enumerate(self.workers):
-                    if not self._stopped and self._shared.has_died(index, worker):
-                        self._shared.held_by(worker, index)  # others may ask when this ring is gone
-                first, self._stopped = not self._stopped, True
-                self.active = False
             try:
-                if first:
-                    self._part()
+                self.part()
             finally:
                 try:
                     self._wait_for_those_who_fill()
@@ -243,13 +266,6 @@ class Member(WorkerSet):
                     self._shared.signals.messages.forget(self.number)
                     self._given = {}
                     self.ended = True
-
-    def _part(self) -> None:
-        self._ring.stop()
-        with self._changing:
-            for index, worker in enumerate(self.workers):
-                if not self._shared.has_died(index, worker):
-                    self._shared.signals.messages.part(index, self.number)
 
     def _wait_for_those_who_fill(self) -> None:
         end = time.monotonic() + PATIENCE

@@ -66,6 +66,7 @@ from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
 from shmloader.system.native_threads import warn_before_fork
+from shmloader.system.own_lock import OwnLock
 from shmloader.system.signals import held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
@@ -297,7 +298,7 @@ class SharedWorkers(WorkerSet):
         """End all workers.  Twice is harmless; in a forked child it does nothing."""
         if is_finalizing() or self._owner != os.getpid() or self.ended:
             return
-        if self.is_watching(threading.current_thread()):  # the collector runs in there, and the end waits for it
+        if self.cannot_stop_in(threading.current_thread()):  # the collector runs in there, and the end waits for it
             threading.Thread(target=self.end, name="shmloader_end").start()
             return
         try:
@@ -328,7 +329,7 @@ def _weak(part: Any) -> Callable[[], Any]:
 
 def shared_by(crew: Any) -> SharedWorkers:
     """The workers of a public Crew in this process: new ones if the old ones have ended, or are a parent process's."""
-    with _lock:
+    with _lock.here:
         found: SharedWorkers | None = crew._workers
         if found is None or not found.is_usable:
             context = crew.multiprocessing_context or torch.multiprocessing
@@ -339,13 +340,4 @@ def shared_by(crew: Any) -> SharedWorkers:
         return found
 
 
-_lock = threading.Lock()
-
-
-def _in_child() -> None:
-    """A process was forked: a thread of its parent's may have held the lock."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_in_child)
+_lock = OwnLock()

@@ -1,4 +1,4 @@
-"""What the step from one batch to the next (Steps, in next_batch.pyx) calls in Python: these methods, and no more.
+"""What the step from one batch to the next (Steps, and its Drawing) calls in Python: these methods, and no more.
 
 They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches.  A reader
 takes batches and hands them out.  For each batch the step calls read() and open().  It calls the others only if there

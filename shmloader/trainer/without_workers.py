@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import os
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -30,8 +27,11 @@ from shmloader.resume.place import place_of
 from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
+from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
 from shmloader.trainer.event_loop import EventLoop, loop_of
+from shmloader.trainer.fetcher import InPlace
+from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
@@ -86,9 +86,9 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     if options.seeds_samples:
         fetcher = _Seeding(loader, fetcher, epoch)
     if fetcher is not iterator._dataset_fetcher:
-        fetcher = _OneByOne(fetcher)
+        fetcher = OneByOne(fetcher)
     if options.seeds_samples:
-        fetcher = _OneInProcess(fetcher)
+        fetcher = OneInProcess(fetcher)
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
@@ -118,7 +118,7 @@ class _Indices:
         self._start = start
         self._failed = False
         self._batched = loader.batch_sampler is not None
-        self._drawing = threading.RLock()
+        self._drawing = OwnLock()
         self._event_loop = event_loop
         if start is not None and start.batches:
             self._begin()
@@ -136,8 +136,7 @@ class _Indices:
         return self
 
     def __next__(self) -> Any:
-        # Not the turn itself, because a process that is forked meanwhile has another one.
-        with self._drawing if self._event_loop is None else self._event_loop.turn:
+        with self._drawing.here if self._event_loop is None else self._event_loop.turn:
             if self._epoch.source is None:
                 self._try_to_begin()
             return self._epoch.index(self._count)
@@ -167,24 +166,7 @@ def _samples_of(index: Any, batched: bool) -> int:
     return operator.length_hint(index, 1) if batched and type(index) is not int else 1
 
 
-class _InPlace:
-    """Takes the place of torch's fetcher.  Attributes that other code reads or sets here are those of that fetcher."""
-
-    _fetcher: Any
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._fetcher, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_fetcher":  # it is missing before __init__
-            raise AttributeError(name)
-        return getattr(self._fetcher, name)
-
-
-class _Counting(_InPlace):
+class _Counting(InPlace):
     """Makes batches as the fetcher does, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
@@ -204,85 +186,7 @@ class _Counting(_InPlace):
         return batch
 
 
-class _OneByOne(_InPlace):
-    """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
-
-    It is for a fetcher that seeds this process's generators, replaces bad samples, or has an event loop.
-    """
-
-    def __init__(self, fetcher: Any) -> None:
-        self._fetcher = fetcher
-        self._making = threading.RLock()  # a dataset may iterate over a loader
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        with self._making:
-            return self._fetcher.fetch(index)
-
-
-PATIENCE = 30.0  # seconds
-
-_seeding = threading.Lock()  # taken by the thread that makes a batch whose samples it seeds
-_seeder = 0  # that thread
-
-
-class _OneInProcess(_InPlace):
-    """Makes batches as the fetcher does, but one at a time of all loaders of this process that seed their samples.
-
-    The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of
-    the other one's seeds, and would later restore a state that the other one had set.
-
-    The thread that makes a batch may wait for this one, because its dataset gets its samples from a loader that is
-    iterated over here.  So nobody waits for longer than PATIENCE.
-    """
-
-    def __init__(self, fetcher: Any) -> None:
-        self._fetcher = fetcher
-        self._waits = True
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        global _seeder
-        seeding, me = _seeding, threading.get_ident()  # read once, because a process that is forked here has another
-        if not self._waits or _seeder == me:  # the dataset of the loader that is making a batch iterates over this one
-            return self._fetcher.fetch(index)
-        took: list[bool] = []
-        try:
-            took.extend(map(seeding.acquire, (True,), (PATIENCE,)))  # one call of C, in which no handler can raise
-            if took[0]:
-                _seeder = me
-            else:
-                self._waits = False
-                _warn_of_shared_generators()
-            return self._fetcher.fetch(index)
-        finally:
-            if took and took[0]:
-                _seeder = 0
-                seeding.release()
-
-
-def _warn_of_shared_generators() -> None:
-    warnings.warn(
-        f"a loader with num_workers=0 that seeds its samples has waited for {PATIENCE:.0f} seconds while another "
-        "thread made a batch of such a loader, and now no longer waits. Samples of both may draw each other's numbers, "
-        "because the generators belong to the process. Give one of the loaders workers, or draw from "
-        "shmloader.sample_generator().",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-
-
-def _in_child() -> None:
-    """In a forked process: the thread that was making a batch is not there, unless it has forked."""
-    global _seeding, _seeder
-    if _seeder != threading.get_ident():
-        _seeding, _seeder = threading.Lock(), 0
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-class _Prefetching(_InPlace):
+class _Prefetching(InPlace):
     """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
 
     def __init__(self, loader: Any, fetcher: Any, prefetch: Callable[[list[Any]], Any]) -> None:
@@ -296,7 +200,7 @@ class _Prefetching(_InPlace):
         return self._fetcher.fetch(index)
 
 
-class _SideBySide(_InPlace):
+class _SideBySide(InPlace):
     """Makes batches as torch's fetcher does, but all samples of one at the same time: NOTE [ Side by side ]."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options, event_loop: EventLoop) -> None:
@@ -337,7 +241,7 @@ class _Where:
         return random_states.further(self._epoch.sample_seed, self._epoch.before * self.stride)
 
 
-class _Streaming(_InPlace):
+class _Streaming(InPlace):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
@@ -410,7 +314,7 @@ def _state_before(dataset: Any) -> list[bytes | None]:
     return [None]
 
 
-class _Skipping(_InPlace):
+class _Skipping(InPlace):
     """Makes batches as torch's fetcher does, with other samples in place of those that raise."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
@@ -436,7 +340,7 @@ class _Skipping(_InPlace):
                 self._tally.note([report], asked, self._delivered.batches)
 
 
-class _Seeding(_InPlace):
+class _Seeding(InPlace):
     """Makes batches as torch's fetcher does, and seeds each sample.
 
     After each batch, the trainer's own generators are in the states in which they were before it.

@@ -159,8 +159,8 @@ class WorkerSet:
             self._watch.stop()
             self._watch = None
 
-    def is_watching(self, thread: threading.Thread) -> bool:
-        """Whether this is the thread that watches the workers."""
+    def cannot_stop_in(self, thread: threading.Thread) -> bool:
+        """Whether this thread must not call stop(), because stop() joins it."""
         return self._watch is not None and self._watch.thread is thread
 
     def dismiss(self, index: int) -> None:

@@ -1,0 +1,73 @@
+"""Fetchers that make one batch at a time, also if several threads ask for one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from shmloader.system.own_lock import OwnLock
+from shmloader.trainer.fetcher import InPlace
+
+__all__ = ["OneByOne", "OneInProcess"]
+
+PATIENCE = 30.0  # seconds
+
+_seeding = OwnLock()  # held by the thread that makes a batch whose samples it seeds
+
+
+class OneByOne(InPlace):
+    """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
+
+    It is for a fetcher that seeds this process's generators, replaces bad samples, or has an event loop.
+    """
+
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher = fetcher
+        self._making = OwnLock()
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        with self._making.here:
+            return self._fetcher.fetch(index)
+
+
+class OneInProcess(InPlace):
+    """Makes batches as the fetcher does, but one at a time of all loaders of this process that seed their samples.
+
+    The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of
+    the other one's seeds, and would later restore a state that the other one had set.
+
+    The thread that makes a batch may wait for this one, because its dataset gets its samples from a loader that is
+    iterated over here.  So nobody waits for longer than PATIENCE.
+    """
+
+    def __init__(self, fetcher: Any) -> None:
+        self._fetcher = fetcher
+        self._waits = True
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        if not self._waits:
+            return self._fetcher.fetch(index)
+        seeding = _seeding.here
+        took: list[bool] = []
+        try:
+            took.extend(map(seeding.acquire, (True,), (PATIENCE,)))  # one call of C, in which no handler can raise
+            if not took[0]:
+                self._waits = False
+                _warn_of_shared_generators()
+            return self._fetcher.fetch(index)
+        finally:
+            if took and took[0]:
+                seeding.release()
+
+
+def _warn_of_shared_generators() -> None:
+    warnings.warn(
+        f"a loader with num_workers=0 that seeds its samples has waited for {PATIENCE:.0f} seconds while another "
+        "thread made a batch of such a loader, and now no longer waits. Samples of both may draw each other's numbers, "
+        "because the generators belong to the process. Give one of the loaders workers, or draw from "
+        "shmloader.sample_generator().",
+        RuntimeWarning,
+        stacklevel=3,
+    )
