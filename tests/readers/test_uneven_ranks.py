@@ -178,24 +178,23 @@ def main(rank):
     assert second == [(True, 0)] * 3
 
 
-def test_the_death_of_a_worker_is_every_ranks_also_where_torchs_handler_tells_of_it() -> None:
-    script = """
-class Dies(Tens):
-    def __getitem__(self, k):
-        if k == 40:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(k)
+@pytest.mark.parametrize("left", [60, 20])
+def test_the_death_of_a_worker_is_every_ranks_although_torchs_handler_tells_of_it(left: int) -> None:
+    script = f"""
+{HANDLER}
+def tells(*_):
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
 
 def main(rank):
-    loader = loader_of(Dies(), shuffle=False)
-    count = 0
+    signal.signal(signal.SIGUSR1, tells)
+    loader = loader_of(shuffle=None, sampler=Sampler(), batch_size=None)
+    loader.sampler.at = {left} if rank == 0 else None
     try:
-        for _ in loader:
-            count += 1
+        return sum(1 for _ in loader)
     except RuntimeError as error:
-        return count <= 10, "DataLoader worker (pid" in str(error)
+        return str(error).partition("DataLoader worker (pid 7) ")[2]
 """
-    assert in_ranks(script) == [(True, True)] * 2
+    assert in_ranks(script) == ["is killed by signal: Killed."] * 2
 
 
 def test_threads_of_a_rank_share_its_iterator() -> None:
