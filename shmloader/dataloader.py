@@ -20,10 +20,11 @@ from shmloader.options import Options
 from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
+from shmloader.system.endings import in_del
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
-    from shmloader.readers.group import leave, seat_with_iterator
+    from shmloader.readers.group import leave, leave_in_del, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.event_loop import close_loop, leave_loop
     from shmloader.trainer.sample_pool import pool_of
@@ -507,9 +508,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             end_template(self)
             leave(self)
 
+    @in_del
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing() and off_the_ring.why_not_here() is None:
             leave_loop(self)
+            leave_in_del(self)
 
     def _end_workers(self) -> None:
         """End the workers because the loader itself needs others.  A trace continues with those."""

@@ -3,13 +3,20 @@
 
 This is C because Python checks for signals between bytecodes and C has none.  So no handler is called until the caller
 resumes.
+
+But if the caller drops one object after another, Python checks for signals next where the second __del__() begins, and
+the exception would be lost there.  So a signal that comes again waits in `coming` for a pending call, which Python makes
+where it checks for signals.  A __del__() of in_del() that begins before takes it over, and delivers it when its own
+object is gone.
 """
 
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
 import functools
 import gc
+import threading
 
 from shmloader.core.handlers import is_handlers
 
@@ -18,16 +25,39 @@ cdef enum:
 
 cdef extern from "Python.h":
     int PyErr_SetInterruptEx(int signal)
+    int Py_AddPendingCall(int (*call)(void *) except -1, void *argument)
 
 cdef set ending = set()     # the threads that are in a __del__() of in_del()
 cdef uint64_t behind = 0    # the signals to deliver after the collection, one bit each
+cdef uint64_t coming = 0    # those to deliver where Python checks for signals next
+cdef unsigned long main = threading.main_thread().ident
 
 
-cdef void come_again(uint64_t signals) noexcept:
+cdef void interrupt(uint64_t signals) noexcept:
     cdef int signal
     for signal in range(64):
         if signals >> signal & 1:
             PyErr_SetInterruptEx(signal)
+
+
+cdef uint64_t take_over() noexcept:
+    """The signals that are coming, which the caller delivers now."""
+    global coming
+    cdef uint64_t signals = coming
+    coming = 0
+    return signals
+
+
+cdef int come(void *_) except -1:
+    interrupt(take_over())
+    return PyErr_CheckSignals()
+
+
+cdef void come_again(uint64_t signals) noexcept:
+    global coming
+    coming |= signals
+    if Py_AddPendingCall(come, NULL) < 0:   # too many wait
+        interrupt(take_over())
 
 
 cdef class _WhenGone:
@@ -61,12 +91,16 @@ def late(signals: object) -> object:
     Returns:
         An object that must be the last of the object's attributes to die, or None if the collector delivers them.
     """
-    global behind
     cdef uint64_t mask = 0
     cdef int signal
-    cdef _WhenGone gone
     for signal in signals:
         mask |= <uint64_t>1 << signal
+    return late_mask(mask)
+
+
+cdef object late_mask(uint64_t mask):
+    global behind
+    cdef _WhenGone gone
     if is_collecting():
         while _when_collected in gc.callbacks:
             gc.callbacks.remove(_when_collected)
@@ -76,6 +110,21 @@ def late(signals: object) -> object:
     gone = _WhenGone()
     gone.signals = mask
     return gone
+
+
+cdef int hand_on(object dying, uint64_t signals) except -1:
+    """Deliver signals when this object is gone, with those that came while it ended."""
+    cdef object own = getattr(dying, "__dict__", None)
+    cdef object last
+    if own is None:
+        come_again(signals)
+        return 0
+    last = own.get("_signals")
+    if type(last) is _WhenGone:
+        (<_WhenGone>last).signals |= signals
+    else:
+        own["_signals"] = late_mask(signals)
+    return 0
 
 
 def in_del(end: object) -> object:
@@ -93,6 +142,7 @@ def in_del(end: object) -> object:
         cdef object first = None
         cdef unsigned long me = PyThread_get_thread_ident()
         cdef bint is_nested = me in ending
+        cdef uint64_t taken = take_over() if me == main else 0
         ending.add(me)
         for tries in range(TRIES):
             try:
@@ -107,6 +157,8 @@ def in_del(end: object) -> object:
                     pass
         if not is_nested:
             ending.discard(me)
+        if taken:
+            hand_on(dying, taken)
         if first is not None:
             raise first
     return __del__

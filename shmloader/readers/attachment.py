@@ -62,6 +62,12 @@ class AttachedRing:
         self.errors: deque[tuple[int, int, str]] = deque()
         self.closed = False
 
+    def forget_before(self, serial: int) -> None:
+        """Forget the ends of the epochs before this one.  The conductor may be several short epochs ahead."""
+        for ends in (self.ends, self.overs):
+            for old in [each for each in list(ends) if each < serial]:
+                ends.pop(old, None)
+
     def error_here(self, serial: int) -> str | None:
         """The text of an error that comes here in this epoch, because all before it was taken; it is returned once."""
         while self.errors and self.errors[0][0] < serial:
@@ -197,7 +203,7 @@ class Attachment:
         if ring is None:
             return
         if kind == "over":
-            ring.overs = {message["serial"]: message} | {serial: ring.overs[serial] for serial in list(ring.overs)[-1:]}
+            ring.overs[message["serial"]] = message
             ring.ends[message["serial"]] = message["at"]
         elif kind == "failed":
             ring.errors.append((message["serial"], message["at"], _failed(message)))

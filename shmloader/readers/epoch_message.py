@@ -43,6 +43,14 @@ class _ConductorsSource(Indices):
             )
         return self._draws
 
+    def is_changed(self) -> bool:
+        """The conductor looks after that: Place.holds()."""
+        return False
+
+    def put_back(self, loader: Any) -> dict[str, Any]:
+        """Nothing was drawn here: Place.give_up()."""
+        return {}
+
 
 def epoch_from(message: dict[str, Any]) -> Epoch:
     """The epoch that a reader makes of message_of()."""

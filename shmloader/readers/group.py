@@ -23,16 +23,20 @@ from shmloader.core.handlers import is_handlers
 from shmloader.core.readers import MOST_READERS
 from shmloader.options import Options
 from shmloader.readers.attachment import Attachment
+from shmloader.readers.epoch_message import epoch_from
 from shmloader.readers.host import Host
 from shmloader.readers.iterator import ReaderIterator
 from shmloader.readers.wire import connect_to, listen_at
+from shmloader.resume.epoch import Epoch
+from shmloader.resume.epochs import length_of
 from shmloader.resume.loader_generators import own_generators, set_states
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import draw_as_if, sampler_of
 from shmloader.resume.state import State
 from shmloader.statistics.account import account_of
 from shmloader.system.cores import may_spin
-from shmloader.system.signals import held
+from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.audience import Drawn
 from shmloader.trainer.seeds import draw_base_seed
 
 ONE_NODE = "the boot id, the pid namespace, the network namespace and the user"
@@ -165,11 +169,12 @@ class _GroupIterator(ReaderIterator):
         from shmloader.core.turns import Turns
 
         self._seat = weakref.ref(seat)  # weakly, because a seat may keep its iterator
+        self._place = place_of(loader)
         self._drew = False
         self._loads = -1  # how often a state had been loaded when the epoch began
         self._sampler = sampler_of(loader)
         self._generators: list[torch.Generator] = []
-        self._drew_next = False  # at the end of the epoch, because the first rank had drawn for the next one
+        self._coming: Epoch | None = None  # the next epoch, if it is drawn already
         super().__init__(loader, attachment, Turns(account.meter), begins=False)
 
     def is_unreturned(self, loader: Any) -> bool:
@@ -178,44 +183,76 @@ class _GroupIterator(ReaderIterator):
         return is_mine and self._loads == place_of(loader).loads
 
     def _reset(self, loader: Any) -> None:
-        place, seat = place_of(loader), self._seat()
+        place, seat = self._place, self._seat()
         if seat is not None:
             seat.begun = self
         if not self.is_unreturned(loader):
             self.unreturned = 0
             start = place.starting()
             try:
-                self._await_next()
+                began = self._await_next()
             except RuntimeError as error:
                 if not is_handlers(error):  # the first rank has drawn
-                    self._draw(loader, start)
+                    self._draw(loader, start, (start is not None and start.begun) or self._coming is not None)
+                    self._coming = None
                 raise
+            drawn = began["drawn"]
             with held():  # otherwise a signal's handler could raise between the draws and the beginning
-                self._draw(loader, start)
+                self._sampler, self._generators = sampler_of(loader), own_generators(loader)
+                self._draw_early(drawn)
+                self._draw(loader, start, began["of"]["start"] is not None or drawn.is_early)
                 self._loads = place.loads
                 super()._reset(loader)
-                self._sampler, self._generators = sampler_of(loader), own_generators(loader)
-                set_states(self._generators, self._began["states"])
+                self._coming = None
+                set_states(self._generators, drawn.states)
         if place.current is not self.epoch:
             place.begin(self.epoch)
+        self._show_next(self._began["drawn"])
 
-    def _draw(self, loader: Any, start: State | None) -> None:
+    def _draw(self, loader: Any, start: State | None, is_drawn: bool) -> None:
+        """Draw what the first rank has drawn for an epoch; if its sampler `is_drawn`, only the base seed."""
         if not self._drew and (start is None or start.base_seed is None):
             draw_base_seed(loader.generator)
         self._drew = True
-        if (start is None or not start.begun) and not self._drew_next:
+        if not is_drawn:
             draw_as_if(sampler_of(loader))
-        self._drew_next = False
+
+    def _draw_early(self, drawn: Drawn) -> None:
+        """Draw for the epochs that the first rank has drawn early, also for those that it has dropped since."""
+        while self._place.drawn_early < drawn.early:
+            self._place.drawn_early += 1
+            draw_as_if(self._sampler)
+
+    def _show_next(self, drawn: Drawn) -> None:
+        """Have state_dict() include the next epoch, if it is drawn already."""
+        place, loader = self._place, self.loader()
+        if drawn.next is not None and self._coming is None and loader is not None and place.current is self.epoch:
+            coming = epoch_from(drawn.next)
+            coming.loads, coming.length = place.loads, length_of(loader.dataset)
+            self._coming = place.next = coming
 
     def _come_to_end(self) -> None:
-        over = self._ring.overs.get(self._serial)
-        if over is None or self.ended:
+        over = None if self.ended else self._await_last_draw()
+        if over is None:
             return
         with held():
-            set_states(self._generators, over["states"])
-            if over["drew_next"] and not self._drew_next:
-                self._drew_next = True
-                draw_as_if(self._sampler)
+            set_states(self._generators, over["drawn"].states)
+            self._draw_early(over["drawn"])
+            self._show_next(over["drawn"])
+
+    def _await_last_draw(self) -> dict[str, Any] | None:
+        """What the first rank has sent of the epoch's end, once it draws nothing more in this epoch.
+
+        With prefetch_epochs, it draws for the next epoch until it takes the last batch of this one.
+        """
+        ring, side = self._ring, self._ring.side
+        while True:
+            side.clear_alarm()  # first: a message that comes after this raises it again
+            waits = not (self._shutdown or ring.closed or self._attachment.has_next)  # first: what was sent has come
+            over = ring.overs.get(self._serial)
+            if over is None or over["final"] or not waits:
+                return over
+            side.await_alarm()
 
 
 _seats: weakref.WeakKeyDictionary[Any, Seat] = weakref.WeakKeyDictionary()
@@ -240,6 +277,14 @@ def is_unreturned(loader: Any) -> bool:
     """Whether this thread's last iter() was broken off when it had begun an epoch."""
     seat = seat_with_iterator(loader)
     return seat is not None and seat.begun.is_unreturned(loader)
+
+
+def leave_in_del(loader: Any) -> None:
+    """In a loader's __del__(): this rank's seat ends with it.  A callback of weak references is too late for that,
+    because exceptions of signals' handlers are dropped there, and one may keep the seat from ending."""
+    if loader in _seats:
+        with held_in_del(loader):
+            _seats.pop(loader, None)
 
 
 def leave(loader: Any) -> None:

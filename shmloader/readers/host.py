@@ -27,6 +27,7 @@ from shmloader.readers.wire import Wire
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.audience import Drawn
 
 
 class Host:
@@ -82,14 +83,13 @@ class Host:
                     self._admit(reader, made)
         return made.number
 
-    def began(self, number: int, epoch: Epoch, states: list[bytes]) -> None:
-        of = message_of(epoch)
-        message = {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": of, "states": states}
-        self._send_all(number, message)
+    def began(self, number: int, epoch: Epoch, drawn: Drawn) -> None:
+        message = {"epoch": number, "serial": epoch.serial, "first": epoch.first, "of": message_of(epoch)}
+        self._send_all(number, message | {"drawn": drawn})
 
-    def over(self, number: int, epoch: Epoch, at: int, states: list[bytes], drew_next: bool) -> None:
+    def over(self, number: int, epoch: Epoch, at: int, drawn: Drawn, final: bool) -> None:
         message = {"over": number, "serial": epoch.serial, "at": at, "batches": epoch.opened}
-        self._send_all(number, message | {"states": states, "drew_next": drew_next})
+        self._send_all(number, message | {"drawn": drawn, "final": final})
 
     def failed(self, number: int, error: BaseException, epoch: Epoch | None, at: int) -> None:
         what = f"{type(error).__name__}: {error}"

@@ -89,8 +89,8 @@ class ReaderIterator:
         with self._taking:
             self._begin_next()
 
-    def _await_next(self) -> None:
-        """Wait until the conductor begins another epoch, as _reset() does, and do not begin it.
+    def _await_next(self) -> dict[str, Any]:
+        """Wait until the conductor begins another epoch, as _reset() does, and do not begin it; the message about it.
 
         Raises:
             RuntimeError: The conductor has raised where it should begin one, or is gone.
@@ -99,7 +99,7 @@ class ReaderIterator:
         self._check_occupant("iter()")
         with self._taking:
             self._leave_epoch()
-            self._attachment.next_epoch()
+            return self._attachment.next_epoch()[1]
 
     def _begin_next(self) -> None:
         self._leave_epoch()
@@ -109,6 +109,7 @@ class ReaderIterator:
         self._hand = _Hand()
         joins = ring.side.cursor > message["first"]
         given, me = self._named if joins else 0, threading.get_ident()
+        ring.forget_before(message["serial"])
         # A signal's handler may raise in any call, so none is between these lines, and begun() comes last.
         self._ring, self._serial, self._first, self._began = ring, message["serial"], message["first"], message
         self.epoch, self._given, self._joins = epoch, given, joins

@@ -51,6 +51,7 @@ class Place:
         self.next_number = 0
         self.counts_with = -1  # `num_workers` for which counting was checked
         self.loads = 0
+        self.drawn_early = 0  # how many epochs were drawn while the one before was read, also those dropped since
         self.loaded: State | None = None
         self.then: State | None = None  # the state to resume from when the epoch of `loaded` is over
         self.current: Epoch | None = None  # the user's epoch, or the last one

@@ -154,7 +154,13 @@ class Conductor(ConductorSide):
                 epoch.asks_next = True
                 self._give(epoch, source)
                 self._ring.comes(epoch)
-                place.next = epoch
+                place.next, epoch.drawn_early = epoch, True
+                place.drawn_early += 1
+
+    @property
+    def drawn_early(self) -> int:
+        """How many epochs of the loader were drawn early."""
+        return self._place.drawn_early
 
     def begin_next(self) -> None:
         """Prefetch the epoch after the current one, and begin it in the ring."""

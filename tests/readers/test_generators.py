@@ -15,14 +15,15 @@ FORMS = {
 }
 LONG = ("workers that persist", "chunks", "next epoch early, stolen")
 BOTH = """
-def both(main, own, **options):
+def both(main, own, samples=64, **options):
     # What main gives with a loader of the group, and with one alone, both from the same seeds.
     found = []
     for readers in (dist.group.WORLD, None):
         torch.manual_seed(5)
         generator = torch.Generator().manual_seed(3) if own else None
         given = {"batch_size": 4, "num_workers": 2, "shuffle": True, "multiprocessing_context": "fork"} | options
-        with shmloader.DataLoader(Tens(), generator=generator, readers=readers, **given) as loader:
+        dataset = data.Subset(Tens(), range(samples))
+        with shmloader.DataLoader(dataset, generator=generator, readers=readers, **given) as loader:
             got = main(loader, readers is not None)
         found.append((got, torch.get_rng_state().tolist(), generator and generator.get_state().tolist()))
     return found
@@ -53,29 +54,32 @@ def main(rank):
     assert shared == alone and other == alone
 
 
+@pytest.mark.parametrize("samples", [4, 17, 64])
+@pytest.mark.parametrize("slow", [0, 1])
 @pytest.mark.parametrize("form", ["usual", "next epoch early"])
-def test_iter_and_a_state_between_epochs_have_the_first_ranks_generator(form: str) -> None:
+def test_iter_and_a_state_between_epochs_have_the_first_ranks_generator(form: str, slow: int, samples: int) -> None:
+    """A short epoch is drawn to its end while the one before it is read, and more than one may lie in the ring."""
     text = f"""
 OPTIONS = {FORMS[form]}
 {BOTH}
 def main(rank):
     def states(loader, shared):
         got = []
-        for _ in range(2):
+        for _ in range(3):
             batches = iter(loader)
             got.append(loader.generator.get_state().tolist())
-            for _ in batches:
-                pass
-            got.append({{name: value for name, value in loader.state_dict().items() if name != "next"}})
+            while True:
+                time.sleep(0.01 if rank == {slow} and shared else 0)
+                if next(batches, None) is None:
+                    break
+            got.append(loader.generator.get_state().tolist())
+            got.append(loader.state_dict())
         return got
-    return both(states, True, **OPTIONS)
+    return both(states, True, {samples}, **OPTIONS)
 """
     (shared, alone), (other, _) = in_ranks(text)
     assert shared == alone
-    if form == "usual":
-        assert other == alone
-    else:  # the state of the next epoch, which is under way, is the first rank's alone
-        assert other[0][::2] == alone[0][::2] and other[1:] == alone[1:]
+    assert other == alone
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["global generator", "own generator"])
@@ -102,6 +106,35 @@ def main(rank):
     (shared, alone), (other, _) = in_ranks(text)
     assert shared == alone
     assert other[0] == alone[0]
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("own", [False, True], ids=["global generator", "own generator"])
+def test_after_close_all_ranks_draw_what_the_first_one_drew_early_and_dropped(own: bool, slow: int) -> None:
+    """Epochs are left early when the next one is drawn already, and when it is not, and at their end."""
+    text = f"""
+OWN = {own}
+{BOTH}
+def main(rank):
+    def epochs(loader, shared):
+        got = []
+        for most in (15, 3, 20, 14, 20):
+            got.append([])
+            for number, (_, k) in enumerate(loader, 1):
+                got[-1].append(k.tolist())
+                time.sleep(0.005 if rank == {slow} and shared else 0)
+                if number == most:
+                    break
+            if shared:
+                dist.barrier()
+            if most != 3:
+                loader.close()
+        return got
+    return both(epochs, OWN, persistent_workers=True, prefetch_epochs=True)
+"""
+    (shared, alone), (other, _) = in_ranks(text)
+    assert shared == alone
+    assert other == alone
 
 
 def test_a_slow_rank_does_not_change_how_far_stealing_draws() -> None:

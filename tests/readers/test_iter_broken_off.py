@@ -68,6 +68,87 @@ class Few(Tens):
     assert first[1] == len(first[0]) and all(sorted(itertools.chain(*epoch)) == list(range(8)) for epoch in first[0])
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iter_of_the_first_rank_draws_once_if_it_is_broken_off_before_the_others_know(
+    persistent: bool, own: bool
+) -> None:
+    text = f"""
+PERSISTENT, OWN = {persistent}, {own}
+from shmloader.readers.conducting import ConductingIterator
+
+def main(rank):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    reset = ConductingIterator._reset
+    pressed = []
+
+    def press(*given, **named):  # the base seed is drawn
+        if not pressed:
+            pressed.append(1)
+            signal.raise_signal(signal.SIGINT)
+        reset(*given, **named)
+
+    found = []
+    for readers in (dist.group.WORLD, None):
+        torch.manual_seed(5)
+        generator = torch.Generator().manual_seed(3) if OWN else None
+        given = {{"batch_size": 4, "num_workers": 2, "shuffle": True, "multiprocessing_context": "fork"}}
+        given |= {{"persistent_workers": PERSISTENT, "generator": generator, "readers": readers}}
+        loader = shmloader.DataLoader(Tens(), **given)
+        ConductingIterator._reset = press if rank == 0 else reset
+        got, broken = [], 0
+        for _ in range(2):
+            try:
+                batches = iter(loader)
+            except KeyboardInterrupt:
+                broken += 1
+                batches = iter(loader)
+            got.append([k.tolist() for _, k in batches])
+        loader.close()
+        found.append((got, torch.get_rng_state().tolist(), generator and generator.get_state().tolist()))
+        found.append(broken)
+    return found
+"""
+    (shared, broken, alone, _), (other, *_) = in_ranks(text)
+    assert broken == 1
+    assert shared == alone and other == alone
+
+
+@pytest.mark.timeout(110)
+@pytest.mark.parametrize("most", [10, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_at_any_line_of_the_first_ranks_iter_all_ranks_draw_the_same(persistent: bool, most: int) -> None:
+    """If the others know of the epoch already, it ends in an error, and all ranks begin another one."""
+    text = f"""
+MOST, PERSISTENT = {most}, {persistent}
+{LINES}
+def rest(batches):
+    try:
+        return [k.tolist() for _, k in batches]
+    except RuntimeError as error:
+        assert " in mid-epoch" in str(error), error
+
+def main(rank):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = lambda lost: None  # what is raised where iter() drops an iterator is lost
+    loader = loader_of(persistent_workers=PERSISTENT, num_workers=1)
+    got = [whole(loader)]
+    counts = [broken_off(loader, 0)[0]]
+    dist.broadcast_object_list(counts, 0)
+    for line in lines_of(counts[0]):
+        if rank:
+            batches = rest(loader)
+            got.append(whole(loader) if batches is None else batches)
+        else:
+            got.append(broken_off(loader, line)[1])
+    got.append(whole(loader))
+    loader.close()
+    return got, torch.get_rng_state().tolist()
+"""
+    first, second = in_ranks(text)
+    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+
+
 @pytest.mark.timeout(110)
 @pytest.mark.parametrize("most", [10, pytest.param(200, marks=pytest.mark.long)])
 def test_at_any_line_of_the_first_epoch(most: int) -> None:

@@ -207,11 +207,11 @@ asked, asks = os.pipe()
 seen, sees = os.pipe()
 held_up = []
 
-def send_over_late(self, is_over=False):
+def send_over_late(self, *given):
     if not held_up and self.epoch.source.is_exhausted and not self.epoch.waits:
         held_up.append(os.write(asks, b"x"))
         os.read(seen, 1)
-    send_over(self, is_over)
+    send_over(self, *given)
 
 ConductingIterator._send_over = send_over_late
 torchs = loader(shuffle=True)

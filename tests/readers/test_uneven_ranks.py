@@ -111,6 +111,92 @@ def main(rank):
     assert in_ranks(script) == [[16, True, 16, True, 16] * 2] * 2
 
 
+HANDLER = """
+class Sampler(data.Sampler):
+    at = None  # the draw in which a signal comes, in this rank
+
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        return Indices(self)
+
+class Indices:
+    # No generator, so it can continue.
+    def __init__(self, sampler):
+        self.sampler, self.left = sampler, iter(range(64))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        left = self.left.__length_hint__()
+        if left == self.sampler.at:
+            self.sampler.at = None
+            signal.raise_signal(signal.SIGUSR1)
+        return next(self.left)
+
+def raises(*_):
+    raise RuntimeError("the handler's")
+
+def heard(call):
+    # The handler's error, if it comes out of this call; and what another call gives then.
+    try:
+        return call(), 0
+    except RuntimeError as error:
+        assert str(error) == "the handler's", error
+        return call(), 1
+"""
+
+
+@pytest.mark.parametrize("left", [60, 20, 0])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_error_of_a_signals_handler_is_only_the_first_ranks(persistent: bool, left: int) -> None:
+    script = f"""
+LEFT, PERSISTENT = {left}, {persistent}
+{HANDLER}
+def main(rank):
+    signal.signal(signal.SIGUSR1, raises)
+    loader = loader_of(shuffle=None, sampler=Sampler(), batch_size=None, persistent_workers=PERSISTENT)
+    found = []
+    for epoch in range(3):
+        loader.sampler.at = LEFT if rank == 0 and epoch == 1 else None
+        batches, count = heard(lambda: iter(loader))
+        got = []
+        while True:
+            batch, more = heard(lambda: next(batches, None))
+            count += more
+            if batch is None:
+                break
+            got.append(batch[1])
+        found.append((got == list(range(64)), count))
+    loader.close()
+    return found
+"""
+    first, second = in_ranks(script)
+    assert first == [(True, 0), (True, 1), (True, 0)]
+    assert second == [(True, 0)] * 3
+
+
+@pytest.mark.parametrize("left", [60, 20])
+def test_the_death_of_a_worker_is_every_ranks_although_torchs_handler_tells_of_it(left: int) -> None:
+    script = f"""
+{HANDLER}
+def tells(*_):
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+def main(rank):
+    signal.signal(signal.SIGUSR1, tells)
+    loader = loader_of(shuffle=None, sampler=Sampler(), batch_size=None)
+    loader.sampler.at = {left} if rank == 0 else None
+    try:
+        return sum(1 for _ in loader)
+    except RuntimeError as error:
+        return str(error).partition("DataLoader worker (pid 7) ")[2]
+"""
+    assert in_ranks(script) == ["is killed by signal: Killed."] * 2
+
+
 def test_threads_of_a_rank_share_its_iterator() -> None:
     text = """
 import threading

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import functools
 import gc
+import operator
 import os
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +49,28 @@ def lost() -> Iterator[list[Any]]:
 _raised: list[Any] = []
 
 
+class _Pressing(weakref.ref[Any]):
+    """A weak reference whose callback, in C, makes a signal pending.  So no handler is called before that returns."""
+
+    press: Callable[[], None]
+
+
+class _Key:
+    """Makes signals pending when it dies."""
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            pressing = _Pressing(self, operator.methodcaller("press"))
+            pressing.press = functools.partial(_thread.interrupt_main, number)
+            _pressing.append(pressing)
+
+
+_pressing: list[_Pressing] = []
+
+
 def _die(dying: list[Any], *numbers: int) -> None:
     """Drop what is in the list when these signals are pending: its __del__() is the next that runs."""
-    dying.append(late(numbers or (signal.SIGUSR1, signal.SIGUSR2)))
+    dying.append(_Key(numbers or (signal.SIGUSR1, signal.SIGUSR2)))
     hook, sys.unraisablehook = sys.unraisablehook, lambda given: _raised.append(given.exc_type)
     try:
         del dying[:]  # the last one dies first
@@ -56,6 +79,7 @@ def _die(dying: list[Any], *numbers: int) -> None:
         pass
     finally:
         sys.unraisablehook = hook
+        _pressing.clear()
 
 
 def _begun(**options: Any) -> Any:
@@ -123,6 +147,36 @@ def test_a_job_that_is_dropped_holds_up_no_other(which: str, lost: list[Any]) ->
         left = left_since(before)
         left.pop("threads", None)
         assert "shmloader_conductor" not in str(left), left
+
+
+def test_a_signal_that_comes_again_is_not_lost_in_the_next_objects_end(lost: list[Any]) -> None:
+    ended: list[int] = []
+
+    class Slots:
+        __slots__ = ()
+
+        @in_del
+        def __del__(self) -> None:
+            ended.append(len(ended))
+
+    class Plain(Slots):
+        pass
+
+    for kinds in ([Plain], [Plain, Slots, Plain], [Slots]):
+        heard = 0
+        dying: list[Any] = [kind() for kind in kinds]
+        dying.append(late([signal.SIGUSR1]))
+        ended.clear()
+        lost.clear()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda given: _raised.append(given.exc_type)
+        try:
+            del dying[:]  # the last one dies first
+            len(dying)
+        except RaisedError:
+            heard = 1
+        finally:
+            sys.unraisablehook = hook
+        assert (heard, len(ended), lost) == (1, len(kinds), [])
 
 
 def test_what_fails_is_not_tried_again() -> None:
