@@ -2,7 +2,8 @@
 """A list that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
 
 __getitem__ makes an object of each item that is asked for.  An assignment raises a TypeError, and append() and the like
-raise an AttributeError with the remedy.
+raise an AttributeError with the remedy.  Dicts: frozen_dict.pyx.  Arrays and tensors can be written, and each write
+stays in its process: freeze() in shmloader/frozen/freeze.py.
 """
 
 from collections.abc import Sequence

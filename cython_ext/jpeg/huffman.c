@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+_Static_assert((int)HUFFMAN_LEAP <= (int)HUFFMAN_PEEK, "leaps are made of the entries for HUFFMAN_PEEK bits");
+
 /* The entry of one symbol.  AC: the upper four bits are the run of zeros, the lower four the number of extra bits, and
  * without extra bits 15 is a run of 16 zeros, and the others end the block.  DC: the number of extra bits. */
 static uint32_t entry(int is_ac, int symbol, int length)
@@ -49,18 +51,31 @@ static uint32_t as_second(uint32_t e, int index)
     return (uint32_t)bits | (uint32_t)advance << 23 | (uint32_t)value << 27;
 }
 
-/* Adds a second symbol to each entry that has room for one. */
-static void add_seconds(huffman_table *table)
+/* Adds a second symbol to each entry that has room for one.  All entries that begin with the same symbol and the same
+ * extra bits stand side by side, and so do the second symbols that they get: those that fit into the `n` bits after it
+ * are in `seconds` from 1 << n on. */
+static void add_seconds(huffman_table *table, uint32_t *seconds)
 {
     enum { ENTRIES = 1 << HUFFMAN_PEEK, FEWEST = 2 /* bits of a code and its extra bits */ };
-    uint32_t second[ENTRIES];
-    for (int index = 0; index < ENTRIES; index++) second[index] = as_second(table->peek[index], index);
-    for (int index = 0; index < ENTRIES; index++) {
+    for (int index = 0; index < ENTRIES;) {
+        uint32_t second = as_second(table->peek[index], index);
+        int alike = second ? ENTRIES >> huffman_bits(second) : 1;
+        for (int end = index + alike; index < end; index++) seconds[ENTRIES + index] = second;
+    }
+    for (int n = HUFFMAN_PEEK - 1; n >= FEWEST; n--)
+        for (int index = 0; index < 1 << n; index++) {
+            uint32_t second = seconds[(2 << n) + 2 * index];
+            seconds[(1 << n) + index] = huffman_bits(second) <= n ? second : 0;
+        }
+    for (int index = 0; index < ENTRIES;) {
         uint32_t e = table->peek[index];
-        int bits = huffman_bits(e);
-        if (!e || bits > HUFFMAN_PEEK - FEWEST || huffman_advance(e) >= HUFFMAN_END) continue;
-        uint32_t more = second[index << bits & (ENTRIES - 1)];
-        table->peek[index] = e + (bits + huffman_bits(more) <= HUFFMAN_PEEK ? more : 0); /* no branch: half have one */
+        int bits = huffman_bits(e), n = HUFFMAN_PEEK - bits;
+        if (!e || n < FEWEST || huffman_advance(e) >= HUFFMAN_END) {
+            index++;
+            continue;
+        }
+        const uint32_t *second = seconds + (1 << n);
+        for (int end = index + (1 << n); index < end; index++) table->peek[index] += *second++;
     }
 }
 
@@ -96,10 +111,11 @@ int huffman_build(huffman_table *table, int is_ac, const uint8_t *counts, const 
         code <<= 1;
     }
     if (is_ac) {
-        uint32_t leaps[2 << HUFFMAN_LEAP] = {0};
-        for (int n = 1; n <= HUFFMAN_LEAP; n++) add_leaps(table, n, leaps);
-        memcpy(table->leap, leaps + (1 << HUFFMAN_LEAP), sizeof table->leap);
-        add_seconds(table);
+        uint32_t scratch[2 << HUFFMAN_PEEK];
+        scratch[1] = 0; /* no leap is in no bits */
+        for (int n = 1; n <= HUFFMAN_LEAP; n++) add_leaps(table, n, scratch);
+        memcpy(table->leap, scratch + (1 << HUFFMAN_LEAP), sizeof table->leap);
+        add_seconds(table, scratch);
     }
     table->is_built = 1;
     return 1;

@@ -5,10 +5,11 @@ NOTE [ Epoch ]
     1. Each count has one owner.  EpochCounts has the batches that were drawn and opened; Reading those that were taken;
        Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
        is computed from these, and there is no other counter.
-    2. `delivered` counts the batches that the user has received, and a state saves its count.  Without a prefetch
-       thread, `delivered` and `reading.delivered` are one object, in which the ring's iterator counts what it hands
-       out.  With a prefetch thread, that iterator hands batches to the thread, and the user receives them later.  So
-       `delivered` is then a copy of `reading.delivered`, which came along with the last batch that the user received.
+    2. `delivered` is the epoch's Progress.  It counts the batches that the user has received, and a state saves its
+       count.  The ring's iterator counts what it hands out in a Progress, too, `reading.delivered`.  Without a prefetch
+       thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and the user
+       receives them later.  So `delivered` is then a copy of `reading.delivered`, which came along with the last batch
+       that the user received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.
     4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.

@@ -120,7 +120,8 @@ class Place:
         """Have the next iter() resume from this state.
 
         For another number of ranks see why_not() in seek.py; for another batch size rest() there, which takes the order
-        sample by sample; for another number of workers fitted() in iterables.py, where it matters only for streams.
+        sample by sample; for another number of workers fitted() in iterables.py.  That number matters only for streams:
+        in mid-epoch fitted() raises, and between epochs it drops their states with a warning.
         """
         loader, sampler = self.loader, self._sampler
         state = state_of(without_tuples(given))

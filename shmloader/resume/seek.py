@@ -3,7 +3,7 @@
 torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
 rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other
-sampler starts again, and the delivered batches are skipped.  That is right only if it gives the same order again.
+sampler starts again, and what was delivered is skipped.  That is right only if it gives the same order again.
 """
 
 from __future__ import annotations
@@ -223,19 +223,27 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
         left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):
-            left = _skipped(_restarted(sampler, state), state.batches)
+            if len(parts) == 2:
+                left = _batched(sampler, _skipped(iter(_seeded(last, state)), state.samples // state.ranks))
+            else:
+                left = _skipped(_restarted(sampler, state), state.batches)
             # the first one inside as_global(), because that draw may draw all of them
             left = itertools.chain(list(itertools.islice(left, 1)), left)
     elif len(parts) == 2:
-        batches = copy.copy(sampler)
-        batches.sampler = _Once(_left_of(last, state))
-        left = iter(batches)
+        left = _batched(sampler, _left_of(last, state))
     else:
         left = _left_of(last, state)
     if not state.beyond:
         return left
     beyond = frozenset(number for number, _ in state.beyond)
     return (index for number, index in enumerate(left, state.batches) if number not in beyond)
+
+
+def _batched(sampler: Any, indices: Iterator[Any]) -> Iterator[Any]:
+    """Batches of these samples, as this batch sampler makes them."""
+    batches = copy.copy(sampler)
+    batches.sampler = _Once(indices)
+    return iter(batches)
 
 
 class _Once:

@@ -30,8 +30,10 @@ NOTE [ Shutdown ]
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is
        harmless.
     8. The collector may run in any thread, at any line, and end an iterator there.  If the thread is one that the
-       shutdown joins, another thread takes the steps.  So it does if the iterator is one of a crew, and a thread holds
-       the crew's lock: that one may wait for this one to start, or for a lock that this one holds.
+       shutdown joins, the iterator starts another thread, which takes the steps.  An iterator of a crew also starts one
+       if any thread holds the crew's lock.  The holder may be waiting for the thread in which the collector runs: until
+       that one has started, or releases another lock.  So if the steps waited for the crew's lock there, neither
+       thread would continue.
 """
 
 from __future__ import annotations

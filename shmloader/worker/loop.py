@@ -1,7 +1,7 @@
 """A worker's life: claim, fetch, collate into the slot, publish.
 
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
-threads, and the same exceptions caught.
+threads, and the same exceptions caught.  How an exception gets to the trainer: exceptions.py.
 
 A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore` and `pass_over`
 in fetch.py resume a stream.  NOTE [ Cells ] in resume/iterables.py says which batch's state a loader's state has.

@@ -16,6 +16,7 @@ from conftest import Augmented, Passes, assert_same, iterate, label, rng_states,
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -185,6 +186,19 @@ def test_with_torchs_seeds_the_indices_are_the_same(workers: int) -> None:
 # ----------------------------------------------------------------------------------------------------- the samplers
 
 
+class Ordered(Sampler[int]):
+    """A sampler of the user's that gives this order."""
+
+    def __init__(self, order: list[int]) -> None:
+        self.order = order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
 class Guessed:
     """A sampler that nothing is known of."""
 
@@ -319,6 +333,19 @@ def test_another_batch_size_goes_on_with_the_same_samples() -> None:
     got = resumed(loader(1, batch_size=5, schedule="steal"), state)
     for key in ("i", "r", "x"):
         assert_same(torch.cat([batch[key] for batch in got[0]]), torch.cat([batch[key] for batch in rest]))
+
+
+@pytest.mark.filterwarnings("ignore:.*same order")
+@pytest.mark.parametrize("taken", [1, 2])
+def test_another_batch_size_goes_on_with_the_same_samples_of_an_own_sampler(taken: int) -> None:
+    order = [(7 * k + 3) % LENGTH for k in range(LENGTH)]
+    sampler = Ordered(order)
+    first = iter(made := shmloader.DataLoader(range(LENGTH), 4, sampler=sampler))
+    got = [next(first).tolist() for _ in range(taken)]
+    again = shmloader.DataLoader(range(LENGTH), 3, sampler=sampler)
+    again.load_state_dict(made.state_dict())
+    got += [batch.tolist() for batch in again]
+    assert list(itertools.chain(*got)) == order and len(got[-2]) == 3
 
 
 # -------------------------------------------------------------------------------------------- the rest of the contract

@@ -13,8 +13,8 @@ part from one ring while they serve the other.
              announce, again (the same look), sleep, rise
              hear      does what the message says: it parts from the ring, and counts the message as heard
     trainer  (each ring has one)  open, ring
-             send, notify, toll (one worker after the other), await (until all workers that have, or may still claim,
-             a batch of the ring have heard), close
+             send, notify, toll (one worker after the other), await (until each worker that has a batch of the ring,
+             or may still claim one, has done `hear`), close
     may happen ("!" in traces)   a worker is killed; a trainer has the workers part before all is done
 
 A worker that is killed stays dead here.  The other model has its successor.
