@@ -27,11 +27,11 @@ static __attribute__((noinline)) int read_on(jpeg_stream *t, bit_reader *r)
 {
     if (t->marker != SCAN_MORE) return 0;
     size_t at = (size_t)(r->at - t->clean), behind = at < SCAN_BEHIND ? at : SCAN_BEHIND, begin = at - behind;
-    size_t kept = t->clean_bytes - begin;
+    size_t left = t->clean_bytes - begin;
     t->base += (int64_t)begin;
-    memmove(t->clean, t->clean + begin, kept);
+    memmove(t->clean, t->clean + begin, left);
     r->at = t->clean + behind;
-    read_piece(t, kept);
+    read_piece(t, left);
     return 1;
 }
 

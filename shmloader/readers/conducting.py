@@ -106,11 +106,11 @@ class ConductingIterator(RingIterator):
             self._audience.began(self._ring_number, self.epoch, self._drawn())
 
     def _drawn(self) -> Drawn:
-        coming, early = self._conductor.next, self._conductor.drawn_early
+        coming, drawn_early = self._conductor.next, self._conductor.drawn_early
         if not self._audience.is_group:
             return Drawn([])
         later = None if coming is None else message_of(coming)
-        return Drawn(states_of(self._generators), early, self.epoch.drawn_early, later)
+        return Drawn(states_of(self._generators), drawn_early, self.epoch.drawn_early, later)
 
     def _send_left(self) -> None:
         """The user leaves the epoch, so nothing more is drawn in it.

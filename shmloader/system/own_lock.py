@@ -19,6 +19,6 @@ class OwnLock:
 
     @property
     def here(self) -> threading.RLock:
-        """This process's lock, for a `with`: whoever takes it must release the same one, also in a forked process."""
+        """This process's lock.  A thread that takes it must release the same one, so take it by a `with`."""
         me = os.getpid()
         return self._locks.get(me) or self._locks.setdefault(me, threading.RLock())  # of two threads, one sets it

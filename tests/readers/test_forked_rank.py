@@ -14,15 +14,15 @@ def main(rank):
     if not pid:
         signal.alarm(20)
         try:
-            said = f"{len(list(shared))} batches"
+            outcome = f"{len(list(shared))} batches"
         except RuntimeError as error:
-            said = str(error)
-        os.write(childs, said.encode())
+            outcome = str(error)
+        os.write(childs, outcome.encode())
         os._exit(0)
     os.close(childs)
     status = os.waitpid(pid, 0)[1]
-    said = os.read(ours, 1000).decode().replace(str(os.getpid()), "PID")
-    return before, status, said, len(list(shared))
+    outcome = os.read(ours, 1000).decode().replace(str(os.getpid()), "PID")
+    return before, status, outcome, len(list(shared))
 """
 SAID = (
     "this process was forked from a rank of the group that readers= names (pid PID), and is no rank itself. Iterate "
