@@ -54,7 +54,7 @@ COSTS = {
     "copy": Cost(_MEMCPY, "0.080 ns", "copying one byte", "docs/far-workers.md: 7.4 ms are 2.4 copies of 38.5 MB"),
     "receiving": Cost(2.5, "2.5 copies", "receiving a byte on the trainer's machine", "`bench far`: 2.4 to 2.6 copies"),
     "sending": Cost(2.0, "2 copies", "collating and sending a byte on a far CPU", "`bench far`: 6.5 ms for 38.5 MB"),
-    "loop": Cost(429e-6, "429 us", "the loop's own thread, for each batch", "docs/far-workers.md"),
+    "loop": Cost(429e-6, "429 us", "the loop's own thread per batch", "docs/far-workers.md"),
     "restart": Cost(3.1, "3.1 s", "an actor's restart after its death", "measured on Ray: 2.3 to 3.1 s"),
     "latency": Cost(100e-6, "0.1 ms", "latency in one direction", "assumed: one data center"),
     "heartbeat": Cost(30.0, "30 s", "until a machine that vanished counts as dead", "default of `Workers(heartbeat=)`"),

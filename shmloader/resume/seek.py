@@ -191,6 +191,12 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
             f"its samples were ordered by {state.sampler}, and this loader's are by {name}. Use the sampler of the run "
             "that saved it."
         )
+    old, new = _early_batch_size(state), _batch_size(sampler)
+    if state.begun and old is not None and new not in (None, old):
+        return (
+            f"batches of {old} samples came early (in_order=False), and now a batch has {new}. Use batch_size={old} until "
+            "the epoch is over."
+        )
     if not state.begun or state.ranks == ranks:
         return None
     elastic = is_a(inner(sampler), DistributedSampler)
@@ -206,6 +212,20 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     else:
         remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
     return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
+
+
+def _early_batch_size(state: State) -> int | None:
+    """The samples of each batch of an epoch of which batches came early; None: none did.  The last batch may be short."""
+    if not state.beyond:
+        return None
+    most = max(samples for _, samples in state.beyond)
+    return max(most, state.samples // state.ranks // state.batches) if state.batches else most
+
+
+def _batch_size(sampler: Any) -> int | None:
+    """The samples of each batch; None if it is not known."""
+    parts = chain(sampler)
+    return parts[0].batch_size if len(parts) == 2 else None
 
 
 def rest(sampler: Any, state: State) -> Iterator[Any]:
@@ -227,8 +247,8 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
                 left = _batched(sampler, _skipped(iter(_seeded(last, state)), state.samples // state.ranks))
             else:
                 left = _skipped(_restarted(sampler, state), state.batches)
-            # the first one inside as_global(), because that draw may draw all of them
-            left = itertools.chain(list(itertools.islice(left, 1)), left)
+            if not state.batches:  # inside as_global(), because the first draw may draw all of them
+                left = Left(list(itertools.islice(left, 1)), left)
     elif len(parts) == 2:
         left = _batched(sampler, _left_of(last, state))
     else:
@@ -237,6 +257,24 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
         return left
     beyond = frozenset(number for number, _ in state.beyond)
     return (index for number, index in enumerate(left, state.batches) if number not in beyond)
+
+
+class Left:
+    """The rest of an iterator of which some were drawn already.
+
+    Attributes:
+        source: the iterator.
+    """
+
+    def __init__(self, drawn: list[Any], source: Iterator[Any]) -> None:
+        self.source = source
+        self._all = itertools.chain(drawn, source)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._all)
 
 
 def _batched(sampler: Any, indices: Iterator[Any]) -> Iterator[Any]:

@@ -79,7 +79,7 @@ class Source(Indices):
         if start is not None and not start.drawn:
             seek.draw_as_if(sampler)
         given = self._begin() if indices is None else indices
-        self._from = given, given  # the iterator, and the iterator of the remaining ones: replaced in one step
+        self._from = given
         self._watch = watch
         self._notes: Notes | None = None
         if (keeper := seek.keeps_state(sampler)) is not None:
@@ -105,7 +105,7 @@ class Source(Indices):
         Raises:
             RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
         """
-        source, left = self._from
+        source = self._from.source if isinstance(self._from, seek.Left) else self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
         kinds = [type(each) for each in seek.chain(self._sampler)]
@@ -126,9 +126,8 @@ class Source(Indices):
                     now = torch.get_rng_state()
             finally:
                 torch.set_rng_state(now)
-            left = itertools.chain(drawn, source)
-            self._from = source, left
-            self.indices = self._observed(left)
+            self._from = source
+            self.indices = self._observed(itertools.chain(drawn, source))
         return self.indices
 
     # ------------------------------------------------------------------------------------------------- for a state

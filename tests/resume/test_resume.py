@@ -199,6 +199,27 @@ class Ordered(Sampler[int]):
         return len(self.order)
 
 
+class Interrupted:
+    """A sampler of the user's whose generator is interrupted before this index."""
+
+    def __init__(self, at: int = LENGTH) -> None:
+        self.at = at
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(LENGTH):
+            if index == self.at:
+                raise KeyboardInterrupt
+            yield index
+
+
+class Late:
+    """A sampler of the user's that draws each index from torch's global generator when it is asked for it."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(LENGTH):
+            yield int(torch.randint(0, LENGTH, ()))
+
+
 class Guessed:
     """A sampler that nothing is known of."""
 
@@ -518,6 +539,60 @@ def test_out_of_order_nothing_is_lost_and_nothing_repeated(late: tuple[int, ...]
         third.load_state_dict(state)
         had += [index for batch in third for index in batch.tolist()]
     assert sorted(had) == list(range(40))
+
+
+def test_batches_that_came_early_need_the_same_batch_size() -> None:
+    made = shmloader.DataLoader(range(LENGTH), 4)
+    batches = iter(made)
+    next(batches)
+    state = made.state_dict() | {"beyond": [[2, 4]]}
+    text = (
+        r"this state cannot be loaded: batches of 4 samples came early \(in_order=False\), and now a batch has 3. Use "
+        "batch_size=4 until the epoch is over."
+    )
+    with pytest.raises(ValueError, match=text):
+        shmloader.DataLoader(range(LENGTH), 3).load_state_dict(state)
+    again = shmloader.DataLoader(range(LENGTH), 4)
+    again.load_state_dict(state)
+    assert torch.cat(list(again)).tolist() == [4, 5, 6, 7, *range(12, LENGTH)]
+
+
+@pytest.mark.filterwarnings("ignore:.*same order")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_ctrl_c_in_a_generator_of_an_own_sampler_is_seen_in_a_resumed_epoch(workers: int, taken: int) -> None:
+    made = shmloader.DataLoader(range(LENGTH), 4, sampler=Interrupted(), num_workers=workers)
+    batches = iter(made)
+    for _ in range(taken):
+        next(batches)
+    again = shmloader.DataLoader(range(LENGTH), 4, sampler=Interrupted(at=17), num_workers=workers)
+    again.load_state_dict(made.state_dict())
+    got: list[str] = []
+    batches = iter(again)
+    while not got or not got[-1].startswith("RuntimeError: the sampler was interrupted"):
+        try:
+            next(batches)
+        except (KeyboardInterrupt, RuntimeError) as error:
+            got.append(f"{type(error).__name__}: {error}")
+    assert got[0] == "KeyboardInterrupt: "
+
+
+@pytest.mark.filterwarnings("ignore:.*same order")
+def test_a_sampler_that_draws_late_from_the_global_generator_draws_on() -> None:
+    def made() -> Any:
+        return shmloader.DataLoader(range(LENGTH), 4, sampler=Late())
+
+    torch.manual_seed(0)
+    whole = [batch.tolist() for batch in made()]
+    torch.manual_seed(0)
+    first = made()
+    batches = iter(first)
+    got = [next(batches).tolist() for _ in range(2)]
+    state, of_global = first.state_dict(), torch.get_rng_state()
+    again = made()
+    again.load_state_dict(state)
+    torch.set_rng_state(of_global)
+    assert got + [batch.tolist() for batch in again] == whole
 
 
 @pytest.mark.parametrize("workers", [0, 2])
