@@ -194,8 +194,8 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     old, new = _early_batch_size(state), _batch_size(sampler)
     if state.begun and old is not None and new not in (None, old):
         return (
-            f"batches of {old} samples came early (in_order=False), and now a batch has {new}. Use batch_size={old} until "
-            "the epoch is over."
+            f"batches of {old} samples came early (in_order=False), and now a batch has {new}. Use batch_size={old} "
+            "until the epoch is over."
         )
     if not state.begun or state.ranks == ranks:
         return None
@@ -215,7 +215,7 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
 
 
 def _early_batch_size(state: State) -> int | None:
-    """The samples of each batch of an epoch of which batches came early; None: none did.  The last batch may be short."""
+    """The samples of a full batch, if batches came early; None: none did."""
     if not state.beyond:
         return None
     most = max(samples for _, samples in state.beyond)
