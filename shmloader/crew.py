@@ -105,7 +105,7 @@ class Crew:
         Delivered batches stay valid.  A second call does nothing.
         """
         workers = self._workers
-        if workers is None or not workers.is_usable:
+        if workers is None or not workers.refuse():
             return
         for loader in self.loaders():
             loader._end_workers()

@@ -78,7 +78,7 @@ from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.workers_of import workers_of
 
-_CLOSED = "The loader was closed while iter() ran, by a signal's handler. Iterate over it again."
+_CLOSED = "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]

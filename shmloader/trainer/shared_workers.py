@@ -67,7 +67,7 @@ from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
 from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.own_lock import OwnLock
-from shmloader.system.signals import held_in_del
+from shmloader.system.signals import held, held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
@@ -136,6 +136,7 @@ class SharedWorkers(WorkerSet):
         self._code: list[Code | None] = [None] * count  # that a forked worker has of the script
         self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
+        self._refuses = False
 
     @property
     def changing(self) -> Any:
@@ -155,8 +156,20 @@ class SharedWorkers(WorkerSet):
 
     @property
     def is_usable(self) -> bool:
-        """Whether they belong to this process, and were not stopped."""
-        return self._owner == os.getpid() and not self._stopped
+        """Whether they belong to this process, and iterators may join them."""
+        return self._owner == os.getpid() and not (self._stopped or self._refuses)
+
+    def refuse(self) -> bool:
+        """Let no other iterator join, because the workers are about to be ended; whether they can be.
+
+        An iterator that joined later, from another thread, would be missing among those that are closed.  It would wait
+        for its first batch for ever.
+        """
+        if self._owner != os.getpid() or self.ended:
+            return False
+        with held(), self._changing:
+            self._refuses = True
+        return True
 
     @property
     def paper(self) -> Paper | None:
@@ -198,7 +211,15 @@ class SharedWorkers(WorkerSet):
     # ------------------------------------------------------------------------------------------------- starting
 
     def have(self, spin: bool) -> None:
-        """Have all workers at work: the first time, and where some have ended."""
+        """Have all workers at work: the first time, and where some have ended.
+
+        Raises:
+            RuntimeError: The crew was closed.
+        """
+        if self._refuses:
+            raise RuntimeError(
+                "The crew was closed by another thread or a signal's handler. Iterate over the DataLoader again."
+            )
         missing = [k for k in range(self.count) if k >= len(self.workers) or not runs(self.workers[k])]
         if not missing and self._watch is not None:
             return

@@ -25,6 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
 from shmloader import Crew
+from shmloader.trainer.member import Member
 
 WAYS = ["fork", "spawn", "forkserver", pytest.param("template", marks=pytest.mark.long)]
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -560,6 +561,47 @@ def test_the_crew_is_closed_first_and_starts_again() -> None:
     assert list(iterator) == [] and int(first) == 0
     assert len(list(loader)) == 8
     crew.close()
+
+
+@persistent_or_not
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.timeout(60)
+def test_the_crew_is_closed_while_another_thread_is_in_iter(
+    monkeypatch: pytest.MonkeyPatch, started: bool, persistent: bool
+) -> None:
+    inside, closed, errors = threading.Event(), threading.Event(), []
+    join = Member.start
+
+    def join_when_closed(member: Member, *given: Any) -> None:
+        inside.set()
+        assert closed.wait(20)
+        join(member, *given)
+
+    def iterate() -> None:
+        try:
+            list(loader)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    before = children()
+    with forked() as crew:
+        loader, other = (shmloader.DataLoader(range(8), crew=crew, persistent_workers=persistent) for _ in range(2))
+        if started:
+            list(other)
+        monkeypatch.setattr(Member, "start", join_when_closed)
+        thread = threading.Thread(target=iterate, daemon=True)
+        thread.start()
+        assert inside.wait(20)
+        crew.close()
+        closed.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert [error.partition(".")[0] for error in errors] == [
+            "The crew was closed by another thread or a signal's handler"
+        ]
+        monkeypatch.undo()
+        assert len(list(loader)) == 8
+    assert children() == before
 
 
 @pytest.mark.parametrize("order", ["loaders first", "crew first", "an iterator last"])
