@@ -13,9 +13,9 @@
  *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
  *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next
  *     refill.  With its extra bits, a DC symbol takes at most 16 + 11 bits, and an AC symbol 16 + 10.  So at least 11
- *     (64 less 27 and 26) bits are left.  To look up a code of more than 10 bits, the reader needs 16 bits.  For such a
- *     code, the table has no entry, and the reader looks it up again in read_block(), where no more than one symbol was
- *     taken after the last refill.  So at least 37 (64 less 27) bits are left there.  Looking up this early saved a tenth of the time of a
+ *     (64 less 27 and 26) bits are left.  For a code of more than 10 bits the table has
+ *     no entry.  The reader needs 16 bits for it, and looks it up again in read_block(), after the refill that comes
+ *     next, if any.  There at most one symbol was taken since the last refill, so at least 37 (64 less 27) bits are left.  Looking up this early saved a tenth of the time of a
  *     picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and

@@ -10,9 +10,10 @@ died.  It must do what KeyboardInterrupt does: reach the user as it is, and lose
 stands for a batch, or says that a sampler has ended, the code first calls is_handlers(), which returns whether a
 handler raised it.
 
-A handler is known by its frame in the traceback.  Either the frame runs the code of a handler that is installed now, or
-it was called with its caller's frame as an argument, as handlers are.  The second test is needed because a handler may
-install another one before it raises.
+A handler is known by its frame in the traceback, in two ways.  First, the frame runs the code of a handler that is
+installed now.  Second, Python calls a handler with the frame that it interrupted, and this is also the frame that the
+traceback has as the handler's caller.  The second way is needed because a handler may install another one before it
+raises.
 """
 
 import signal

@@ -63,18 +63,20 @@ cdef class Steps:
            (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
-           If other processes read, a slow one keeps batches of the current epoch from being opened.  Their indices are
-           drawn nevertheless, and so are those of the next epoch: as many as would be open without these processes.
-           Otherwise their speed would decide when the next epoch is drawn.  The user may draw from the same generator
-           between two batches, so the order of that epoch would depend on it.
+           If other processes read, a slow one keeps batches of the current epoch from being opened.  The conductor
+           draws the indices of these batches nevertheless, and then those of the next epoch: as many as would be open
+           without other processes.  Otherwise the speed of the other processes would decide when the next epoch is
+           drawn.  The user may draw from the same generator between two batches, so this speed would change the next
+           epoch's order.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
            for it (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once
            more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
-        8. A sampler's exception replaces the batch that was taken, which is dropped.  torch does the same, and a
-           program that continues after an error must get the same batches as from torch.  The exception counts as that
+        8. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
+           raises the exception in place of the batch that it has taken, and drops this batch.  torch does the same, and
+           a program that continues after an error must get the same batches as from torch.  The exception counts as that
            batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one batch
            short, and a resumed run would repeat a batch.
         9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next

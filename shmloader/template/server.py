@@ -18,9 +18,8 @@ NOTE [ Template ]
     5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled
        (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  In two cases the
        trainer makes another template instead (of_dataset.py).  One is that a worker with the old dataset may still have
-       to be replaced.  The other is that several loaders over one dataset take turns.  The hash covers all that the
-       template unpickles, also the collate function.  If these loaders have different ones, the hash would change at
-       each turn.
+       to be replaced.  The other is that loaders over one dataset take turns and have different collate functions.
+       The hash covers all that the template unpickles, also the collate function, so it would change at each turn.
     6. A process that is forked beside threads may wait forever for a lock that one of them held.  So the template
        counts its threads (threads.py), also before each fork.  If there are any, the trainer starts workers without a
        template.

@@ -31,9 +31,9 @@ NOTE [ Shutdown ]
        harmless.
     8. The collector may run in any thread, at any line, and end an iterator there.  If the thread is one that the
        shutdown joins, the iterator starts another thread, which takes the steps.  An iterator of a crew also starts one
-       if any thread holds the crew's lock.  The holder may be waiting for the thread in which the collector runs: until
-       that one has started, or releases another lock.  So if the steps waited for the crew's lock there, neither
-       thread would continue.
+       if any thread holds the crew's lock, because the holder may be waiting for the thread in which the collector
+       runs.  For example, it may have started that thread, and wait until it runs.  So if the steps waited there for
+       the crew's lock, neither of the two would continue.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Each process that reads has a number of its own, and a bit, which it may have fr
 `Ring.late` has the readers that join later.  With `resumes`, a reader that joins begins at the oldest batch that the
 ring still has.
 
-Checked: the PROMISES.  Two sequences of accesses are one step each, because nothing that happens in between makes a
+Checked: the PROMISES.  Two kinds of runs of accesses are one step each, because nothing that happens in between makes a
 difference: accesses under the GIL to words that no reader changes; and add, clear and wake, where the model kills
 nobody between them.
 """
