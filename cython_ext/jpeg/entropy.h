@@ -14,9 +14,9 @@
  *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next
  *     refill.  With its extra bits, a DC symbol takes at most 16 + 11 bits, and an AC symbol 16 + 10.  So at least 11
  *     (64 less 27 and 26) bits are left.  For a code of more than 10 bits the table has
- *     no entry.  The reader needs 16 bits for it, and looks it up again in read_block(), after the refill that comes
- *     next, if any.  There at most one symbol was taken since the last refill, so at least 37 (64 less 27) bits are left.  Looking up this early saved a tenth of the time of a
- *     picture.
+ *     no entry.  read_block() looks it up again, and needs 16 bits for that.  By then, the reader has either been
+ *     refilled, or has taken only one symbol since the last refill.  So at least 37 (64 less 27) bits are left.
+ *     Looking up this early saved a tenth of the time of a picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and
  * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the

@@ -11,8 +11,8 @@ stands for a batch, or says that a sampler has ended, the code first calls is_ha
 handler raised it.
 
 A handler is known by its frame in the traceback, in two ways.  First, the frame runs the code of a handler that is
-installed now.  Second, Python calls a handler with the frame that it interrupted, and this is also the frame that the
-traceback has as the handler's caller.  The second way is needed because a handler may install another one before it
+installed now.  Second, its argument `frame` is the frame that called it, as is so for handlers only.  The second way is
+needed because a handler may install another one before it
 raises.
 """
 

@@ -55,8 +55,9 @@ cdef class Steps:
         2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
            ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
            (source.py).
-        3. Several threads may call next() of one iterator.  Only one of them runs this code.  The others wait until it
-           has left, on a lock that nothing else uses.  The GIL makes reading and setting `occupied` one step.
+        3. Several threads may call next() of one iterator.  Only one of them runs this code: the one
+           that finds `occupied` false and sets it, which the GIL makes one step.  The others wait until it has left, on
+           a lock that nothing else uses.
         4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
         5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The trainer's accounts of the sequences in flight: its arguments, its worker, and which one is next."""
+"""The trainer's accounts of the sequences in flight: the arguments and the worker of each, and which one is next."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

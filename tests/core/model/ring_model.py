@@ -7,7 +7,7 @@ them, and so do the trainer and its watching thread.  A state is a string of byt
 states, breadth first, so the trace to the first bad state is the shortest.
 
     worker   look      the walk, or lowest(); it claims what it finds, and writes half of its row of the payload
-             take up   a worker that puts claims aside writes that half later, each time it takes up its oldest claim
+             take up   a worker that puts claims aside writes this first half here, when it takes up its oldest claim
              claim     the CAS, a step of its own if another worker may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
              peek, read  upcoming(): the word of another sequence of its own, then that sequence's task
@@ -38,11 +38,11 @@ If sequences are open to all workers (`steal`), open() rings one bell after anot
 After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
 But a process takes long to start, and the living workers have already passed the sequences that the dead one had
 claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests
-that.  It is violated if a worker sleeps while a sequence is open and no process is about to look: all others fill a
-payload, sleep or are just starting, and no death is waiting to be seen.  NO_IDLER is also the reason why a worker that
-did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker for a sleeper,
-and wake no other one.  If each sequence has its own worker, the count and the bells after a death change nothing, so
-the model leaves them out.
+that.  It is violated if a worker sleeps while a sequence is open and no process is about to look, because all others
+fill a payload, sleep or are just starting, and nobody has to note a death.  NO_IDLER is also the reason why a worker
+that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker for a
+sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a death change
+nothing, so the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
 marked "!" happens: nobody may have to wait until a lease or another process dies.
