@@ -45,9 +45,10 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
        Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
        the entries first (reserve()).  A reserved entry may still describe an old batch, which admit() then gives to
-       no reader.  But admit() may make a new reader due for the old batch of another entry, whose payload was free
-       again.  If that happens between reserve() and open(), that payload is not free any longer.  So open() comes after
-       another look for a free payload.
+       no reader.
+       A free payload still holds its old batch, and admit() may give this batch to a new reader.  Then the payload is
+       not free any longer.  That may happen between reserve() and open().  So the conductor looks for a free payload
+       again before open().
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
        worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the

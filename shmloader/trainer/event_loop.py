@@ -9,8 +9,8 @@ NOTE [ A loader's event loop ]
        and draws indices.  Both may draw from torch's generator.  If a thread did so during another thread's turn, the
        loader would blame a sample of that other thread for the draw: NOTE [ Side by side ], 3.
     3. If the caller's thread runs a loop already, as in a notebook, ours runs in a thread that ends before next()
-       returns.  After a Ctrl-C that thread stops the loop at the next callback.  If a second Ctrl-C breaks off the wait
-       for that, the next batch waits first.
+       returns.  After a Ctrl-C that thread stops the loop at the next callback, and next() waits until it has ended.
+       If a second Ctrl-C breaks off this wait, the following next() waits for the end of that thread first.
     4. Otherwise the loop runs in the caller's thread, and if that is the main one, signals' handlers may raise there.
        In a callback of asyncio's they must not.  It would log an Exception, and drop it.  The callback would be lost
        too, and whoever waits for it would wait for ever.  So handlers are held back during a turn.  They are let
