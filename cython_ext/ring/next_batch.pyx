@@ -77,9 +77,9 @@ cdef class Steps:
            iterator also returns END, but its epoch keeps its place.
         8. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
            raises the exception in place of the batch that it has taken, and drops this batch.  torch does the same, and
-           a program that continues after an error must get the same batches as from torch.  The exception counts as that
-           batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one batch
-           short, and a resumed run would repeat a batch.
+           a program that continues after an error must get the same batches as from torch.  The exception counts as
+           that batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one
+           batch short, and a resumed run would repeat a batch.
         9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
            window.  If the window cannot be opened, its batches are opened one by one, until the batch at fault comes
            first.  Rule 6 applies to that batch.

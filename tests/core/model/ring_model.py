@@ -37,11 +37,11 @@ up.  The first time, it recalls the state that its predecessor left.
 If sequences are open to all workers (`steal`), open() rings one bell after another until one of them wakes a worker.
 After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
 But a process takes long to start, and the living workers have already passed the sequences that the dead one had
-claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests
-that.  It is violated if a sequence is open, a worker sleeps, and nobody is going to wake it.  That is so if all other
-processes fill a payload, sleep or are just starting, and no death has to be noted.  NO_IDLER is also the reason why a worker
-that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker for a
-sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a death change
+claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests that.
+It is violated if a sequence is open, a worker sleeps, and nobody is going to wake it.  That is so if all other
+processes fill a payload, sleep or are just starting, and no death has to be noted.  NO_IDLER is also the reason why a
+worker that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker
+for a sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a death change
 nothing, so the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
