@@ -43,8 +43,8 @@ cdef class Steps:
            A handler may also raise after next() has returned, but before the iterator returns the batch.  So next(), if
            it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no other thread.)  The
            iterator's last line sets `returning` to False.  That counts the batch as handed out.  Setting it calls no
-           function of Python, so no handler runs after it.  If that line was not reached, the following next() returns
-           the batch again, and no state has counted it.  If another thread calls next() before the main thread calls
+           function of Python, so no handler runs after it.  If that line was not reached, the main thread's following
+           next() returns the batch, and no state has counted it before.  If another thread calls next() before the main thread calls
            it again, that other thread counts the batch that was kept, puts this batch into `unreturned`, where the main
            thread finds it, and takes the next batch for itself.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in

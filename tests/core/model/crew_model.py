@@ -15,7 +15,7 @@ part from one ring while they serve the other.
     trainer  (each ring has one)  open, ring
              send, notify, toll (one worker after the other), await (until each worker that has a batch of the ring,
              or may still claim one, has done `hear`), close
-    may happen ("!" in traces)   a worker is killed; a trainer has the workers part before all is done
+    may happen ("!" in traces)   a worker is killed; a trainer sends the workers away before all is done
 
 A worker that is killed stays dead here.  The other model has its successor.
 """

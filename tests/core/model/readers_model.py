@@ -25,7 +25,7 @@ open.
                strike to done, and the conductor holds it while it opens
     may happen ("!" in traces)   somebody is killed, a lease dies, a reader joins, leaves or is dropped
 
-Each process that reads has a number of its own, and a bit, which it may have from a process that has ended.
+Each process that reads has a number of its own, and a bit.  A process that has ended may have had the same bit.
 `Ring.late` has the readers that join later.  With `resumes`, a reader that joins begins at the oldest batch that the
 ring still has.
 
