@@ -38,8 +38,8 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        possible, its bit is not set in any word's `due` again.  So its CAS fails, however the word has changed in the
        meantime.
        To leave, a reader makes sure that it takes nothing more (AttachedSide.leave()), and only then closes its
-       connection.  Another reader gets the same bit only when no word has that bit.  Otherwise, if that other reader died, the
-       payloads would be freed that the first one still lends.
+       connection.  Another reader gets the same bit only when no word has that bit.  Otherwise, if that other reader
+       died, the payloads would be freed that the first one still lends.
     5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
        needs one payload for each batch under way, and `spare` more for each reader.  The conductor may wait until such
        a copy is made, but never until a tensor dies.
