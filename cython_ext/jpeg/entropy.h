@@ -8,7 +8,7 @@
  *   - One look-up gives one length, that of the code with its extra bits.  A coefficient's value is computed beside
  *     the chain.
  *   - One look-up often finds two symbols, the second with its coefficient.  If the first one is the block's last
- *     coefficient, the second one belongs to the next block, and the reader takes its bits back.
+ *     coefficient, the bits of the second one belong to the next block, and the reader goes back before them.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
  *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next

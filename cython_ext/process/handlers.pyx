@@ -10,10 +10,9 @@ died.  It must do what KeyboardInterrupt does: reach the user as it is, and lose
 stands for a batch, or says that a sampler has ended, the code first calls is_handlers(), which returns whether a
 handler raised it.
 
-A handler is known by its frame in the traceback, in two ways.  First, the frame runs the code of a handler that is
-installed now.  Second, its argument `frame` is the frame that called it, as is so for handlers only.  The second way is
-needed because a handler may install another one before it
-raises.
+A frame of the traceback is a handler's in two cases.  First, it runs the code of a handler that is installed now.
+Second, one of the function's arguments is the caller's frame, because Python gives that to handlers only.  The second
+case is needed because a handler may install another one before it raises.
 """
 
 import signal

@@ -44,8 +44,8 @@ cdef class Steps:
            it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no other thread.)  The
            iterator's last line sets `returning` to False.  That counts the batch as handed out.  Setting it calls no
            function of Python, so no handler runs after it.  If that line was not reached, the main thread's following
-           next() returns the batch, and no state has counted it before.  If another thread calls next() before the main thread calls
-           it again, that other thread counts the batch that was kept, puts this batch into `unreturned`, where the main
+           next() returns the batch, and no state has counted it before.  But another thread may call next() before
+           that.  Then this thread counts the batch that was kept, puts that batch into `unreturned`, where the main
            thread finds it, and takes the next batch for itself.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
@@ -65,10 +65,10 @@ cdef class Steps:
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
            If other processes read, a slow one keeps batches of the current epoch from being opened.  The conductor
-           draws the indices of these batches nevertheless, and then those of the next epoch: as many as would be open
-           without other processes.  Otherwise the speed of the other processes would decide when the next epoch is
-           drawn.  The user may draw from the same generator between two batches, so this speed would change the next
-           epoch's order.
+           draws the indices of these batches nevertheless, and then those of the next epoch.  It draws as far ahead as
+           it would without other processes.  Otherwise the speed of the other processes would decide when the next
+           epoch is drawn.  The user may draw from the sampler's generator between two batches, so this speed would
+           change the next epoch's order.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
            for it (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once

@@ -38,8 +38,8 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        possible, its bit is not set in any word's `due` again.  So its CAS fails, however the word has changed in the
        meantime.
        To leave, a reader makes sure that it takes nothing more (AttachedSide.leave()), and only then closes its
-       connection.  Another reader gets the same bit only when no word has that bit.  Otherwise, if that other reader
-       died, the payloads would be freed that the first one still lends.
+       connection.  Another reader gets the same bit only when no word has that bit.  Otherwise the death of the new
+       owner of the bit would free payloads that its former owner still lends.
     5. A reader that holds `spare` payloads copies the next batch out, and lets its payload go at once.  So the ring
        needs one payload for each batch under way, and `spare` more for each reader.  The conductor may wait until such
        a copy is made, but never until a tensor dies.
@@ -47,9 +47,9 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
        the entries first (reserve()).  A reserved entry may still describe an old batch, which admit() then gives to
        no reader.
-       admit() may give old batches of other entries to a new reader, even if their payloads were free.  Then these
-       payloads are not free any longer.  That may happen between reserve() and open().  So the conductor looks for a
-       free payload again before open().
+       Old batches in entries that are not reserved may be given to a new reader, even if their payloads were free.
+       Then these payloads are not free any longer.  That may happen between reserve() and open().  So the conductor
+       looks for a free payload again before open().
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
        worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the

@@ -6,8 +6,8 @@ NOTE [ A loader's event loop ]
        hold it, and it ends with the last of these: a program may iterate over a loader that it does not keep.  After
        close(), the next batch begins another one.
     2. Threads take turns on it.  A turn lasts for all samples of a batch.  In its turn a thread also begins an epoch
-       and draws indices.  Both may draw from torch's generator.  If a thread did so during another thread's turn, the
-       loader would blame a sample of that other thread for the draw: NOTE [ Side by side ], 3.
+       and draws indices.  These two may draw from torch's generator.  If a thread did so during another thread's turn,
+       the loader would blame a sample of that other thread for the draw: NOTE [ Side by side ], 3.
     3. If the caller's thread runs a loop already, as in a notebook, ours runs in a thread that ends before next()
        returns.  After a Ctrl-C that thread stops the loop at the next callback, and next() waits until it has ended.
        If a second Ctrl-C breaks off this wait, the following next() waits for the end of that thread first.

@@ -32,8 +32,8 @@ NOTE [ Shutdown ]
     8. The collector may run in any thread, at any line, and end an iterator there.  If the thread is one that the
        shutdown joins, the iterator starts another thread, which takes the steps.  An iterator of a crew also starts one
        if any thread holds the crew's lock, because the holder may be waiting for the thread in which the collector
-       runs.  For example, it may have started that thread, and wait until it runs.  So if the steps waited there for
-       the crew's lock, neither of the two would continue.
+       runs: until that thread has started, for example.  If that thread waited for the lock meanwhile, neither of the
+       two would continue.
 """
 
 from __future__ import annotations

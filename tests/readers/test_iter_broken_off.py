@@ -19,12 +19,14 @@ def whole(loader):
 
 def broken_off(loader, line):
     # Begin an epoch, and have a handler raise at this line of iter(); how many lines there are.
+    # A later call may have fewer lines, if it waits less.  Then the handler raises where AtLine ends.
     while True:
-        with AtLine(line, press) as reached:
-            try:
+        batches = None
+        try:
+            with AtLine(line, press) as reached:
                 batches = iter(loader)
-            except KeyboardInterrupt:
-                batches = None
+        except KeyboardInterrupt:
+            pass
         if batches is not None:
             return reached.lines, [k.tolist() for _, k in batches]
         line = 0
