@@ -10,12 +10,13 @@
  *   - One look-up often finds two symbols, the second with its coefficient.  If the first one is the block's last
  *     coefficient, the bits of the second one belong to the next block, and the reader goes back before them.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
- *     continues.  If the block has ended, the look-up has cost nothing.  It needs 10 bits, and there are always enough:
- *     after a refill, the 64 bits are the next 64 of the file, and at most two symbols are taken before the next
- *     refill.  With its extra bits, a DC symbol takes at most 16 + 11 bits, and an AC symbol 16 + 10.  So at least 11
- *     (64 less 27 and 26) bits are left.  For a code of more than 10 bits the table has
- *     no entry.  read_block() looks it up again, and needs 16 bits for that.  By then, the reader has either been
- *     refilled, or has taken only one symbol since the last refill.  So at least 37 (64 less 27) bits are left.
+ *     continues.  If the block has ended, the look-up has cost nothing.
+ *     Such a look-up needs 10 bits, and they are always there.  After a refill, the 64 bits are the next 64 of the
+ *     file, and at most two symbols are taken before the next refill.  With its extra bits, a DC symbol takes at most
+ *     16 + 11 bits, and an AC symbol 16 + 10.  So at least 11 (64 less 27 and 26) bits are left.
+ *     The table has no entry for a code of more than 10 bits.  For such a code read_block() does a second look-up,
+ *     which needs 16 bits.  If two symbols were taken since the last refill, read_block() refills the reader before it.
+ *     If only one was taken, at least 37 (64 less 27) bits are left, so it need not.
  *     Looking up this early saved a tenth of the time of a picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and

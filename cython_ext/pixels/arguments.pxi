@@ -11,8 +11,8 @@ cdef int check_size(object width, object height) except -1:
     return 0
 
 
-cdef int check_memory(int said) except -1:
-    if said != PIXELS_OK:
+cdef int check_memory(int status) except -1:
+    if status != PIXELS_OK:
         raise MemoryError("no memory for a picture")
     return 0
 

@@ -82,15 +82,15 @@ cdef class Canvas:
             width, height: in pixels, 1 to 65535.
             channels: 3, or 1: a picture of mode L, whose three channels are equal.
         """
-        cdef int said, across, down, planes
+        cdef int status, across, down, planes
         self.check_free()
         check_size(width, height)
         if channels not in (1, 3):
             raise ValueError(f"{channels} channels: there may be 1 or 3")
         across, down, planes = width, height, channels
         with nogil:
-            said = pixels_start(self.picture, across, down, planes)
-        check_memory(said)
+            status = pixels_start(self.picture, across, down, planes)
+        check_memory(status)
 
     def load(self, pixels):
         """Copy an array of bytes of shape (height, width) or (height, width, 1, 3 or 4), with any strides."""
@@ -127,14 +127,14 @@ cdef class Canvas:
 
     def load_picture(self, Canvas other):
         """Copy another Picture, with its pending look-ups."""
-        cdef int said
+        cdef int status
         if other is self:
             return
         self.check_free()
         other.check()
         with nogil:
-            said = pixels_copy(self.picture, other.picture)
-        check_memory(said)
+            status = pixels_copy(self.picture, other.picture)
+        check_memory(status)
 
     def image(self):
         """A PIL image with its own memory, of mode RGB, or L if there is one channel."""
@@ -194,7 +194,7 @@ cdef class Canvas:
         cdef Py_buffer view
         cdef pixels_scale by[3]
         cdef const pixels_scale *calculated = NULL
-        cdef int said
+        cdef int status
         if scales is not None and table is not None:
             take_scales(scales, by)
             calculated = by
@@ -203,8 +203,8 @@ cdef class Canvas:
             if item > 1:
                 raise ValueError(f"out has items of {item} bytes, and without a table pixels are single bytes")
             with nogil:
-                said = pixels_write(self.picture, place, NULL, 1, NULL)
-            return check_memory(said)
+                status = pixels_write(self.picture, place, NULL, 1, NULL)
+            return check_memory(status)
         PyObject_GetBuffer(table, &view, PyBUF_ANY_CONTIGUOUS)
         try:
             if view.itemsize not in (1, 2, 4) or view.len != 256 * self.picture.channels * view.itemsize:
@@ -215,7 +215,7 @@ cdef class Canvas:
             if item not in (0, view.itemsize):
                 raise ValueError(f"out has items of {item} bytes, and the table of {view.itemsize}")
             with nogil:
-                said = pixels_write(self.picture, place, view.buf, <int>view.itemsize, calculated)
+                status = pixels_write(self.picture, place, view.buf, <int>view.itemsize, calculated)
         finally:
             PyBuffer_Release(&view)
-        return check_memory(said)
+        return check_memory(status)

@@ -8,6 +8,14 @@
 
 enum { BLOCK = 32 };
 
+/* A function that rounds a product and a sum once, together.  A processor may have AVX2 without such instructions, so
+ * ask can_add_fused() first; all of the other functions need only AVX2. */
+#if defined(__x86_64__)
+#define WITH_FMA __attribute__((target("avx2,fma")))
+#else
+#define WITH_FMA
+#endif
+
 enum { NEAREST = 0, BILINEAR = 2, BICUBIC = 3 }; /* Pillow's numbers */
 
 /* The input of an affine or perspective transform. */
@@ -21,6 +29,11 @@ typedef struct {
 typedef struct {
     float times, by, mean, deviation;
 } pixels_scale;
+
+/* The same without divisions: see numbers_fused.h.  Each factor is the sum of two floats. */
+typedef struct {
+    float scaling[2], mean, inverse[2];
+} pixels_factors;
 
 typedef struct {
     const char *name;
@@ -45,10 +58,9 @@ typedef struct {
     void (*convolve_row)(const uint8_t *const *rows, const float *weights, int taps, uint8_t *to, int n);
     /* window_avx2.h: a row of n pixels from `down` rows of floats, three a pixel, under a window of across x down
      * weights; and such floats from pixels, up to three pixels more than n.  NULL on a path that has none.  Do not call
-     * it where can_add_fused() is 0. */
+     * them where can_add_fused() is 0. */
     void (*window_floats)(const uint8_t *from, float *to, int n);
     void (*window_row)(const float *const *rows, const float *weights, int across, int down, uint8_t *to, int n);
-    int (*can_add_fused)(void);
     /* turn.h: rows become columns. */
     void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
     /* warp.h: row `y` of the result, n pixels.  The nearest pixels of an affine transform are transform.c's. */
@@ -59,8 +71,12 @@ typedef struct {
      * without tables, the bytes themselves. */
     void (*split_bytes)(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels);
     void (*split_words)(const uint8_t *from, int n, const uint32_t *tables, uint32_t *const to[3], int channels);
-    /* numbers.h: exactly n bytes of one channel. */
+    /* numbers.h and numbers_fused.h: exactly n bytes of one channel; numbers.c chooses between the two.  The second one
+     * is NULL on a path that has none.  Do not call it where can_add_fused() is 0. */
     void (*numbers)(const uint8_t *from, int n, const pixels_scale *scale, float *to);
+    void (*numbers_fused)(const uint8_t *from, int n, const pixels_factors *factors, float *to);
+    /* Whether this processor multiplies and adds with one rounding. */
+    int (*can_add_fused)(void);
 } pixels_path;
 
 extern const pixels_path pixels_plain;

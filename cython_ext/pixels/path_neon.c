@@ -14,9 +14,11 @@
 #include "hue.h"
 #include "luma.h"
 #include "numbers.h"
+#include "numbers_fused.h"
 #include "warp.h"
 
 static int can_run(void) { return 1; }
+static int can_add_fused(void) { return 1; }
 
 const pixels_path pixels_neon = {
     .name = "neon", .can_run = can_run, .look_up = look_up,
@@ -24,5 +26,6 @@ const pixels_path pixels_neon = {
     .sharpen_row = sharpen_row, .box_down = box_down, .convolve_row = convolve_row, .turn = turn,
     .affine_row = affine_row, .perspective_row = perspective_row,
     .split_bytes = split_bytes, .split_words = split_words, .numbers = numbers,
+    .numbers_fused = numbers_fused, .can_add_fused = can_add_fused,
 };
 #endif

@@ -6,6 +6,7 @@
  * blur        blur.c       over box.h, turn.h, convolve.h, window_avx2.h
  * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
  * the row     row.c        from pixels to planes, over planes.h; and boxes of a row that are overwritten
+ *             numbers.c    from bytes to numbers, over numbers.h, numbers_fused.h
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A picture
  * keeps its memory when the next one is started, and serves one thread at a time.  Functions of type int return
@@ -92,6 +93,17 @@ typedef struct {
 
 int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
                  const pixels_scale *scales);
+
+/* Bytes of one channel to numbers.  The plan costs as much as 500 bytes, so make it once for many. */
+typedef struct {
+    const pixels_path *path;
+    pixels_scale scale;
+    pixels_factors factors;
+    int is_fused; /* whether the factors give the numbers of the scale */
+} pixels_numbers;
+
+void pixels_plan_numbers(pixels_numbers *plan, const pixels_path *path, const pixels_scale *scale);
+void pixels_calculate(const pixels_numbers *plan, const uint8_t *from, int n, float *to);
 
 /* Fills a box of a finished row with one value, with one value for each channel, or with a value for each place. */
 typedef struct {

@@ -8,7 +8,8 @@ cdef extern from "pixels/pixels.h" nogil:
         float times, by, mean, deviation
     ctypedef struct pixels_path:
         const char *name
-        void (*numbers)(const uint8_t *data, int n, const pixels_scale *scale, float *to) noexcept nogil
+    ctypedef struct pixels_numbers:
+        pass
     ctypedef struct pixels_picture:
         uint8_t *now
         int width, height, channels, is_pending
@@ -52,4 +53,6 @@ cdef extern from "pixels/pixels.h" nogil:
     void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour)
     int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
                      const pixels_scale *scales)
+    void pixels_plan_numbers(pixels_numbers *plan, const pixels_path *path, const pixels_scale *scale)
+    void pixels_calculate(const pixels_numbers *plan, const uint8_t *data, int n, float *to)
     void pixels_erase(pixels_place place, int channels, int width, int height, pixels_values values, int item)

@@ -38,7 +38,9 @@ def scale(planes, out, scales):
     """
     cdef Py_buffer source, to
     cdef pixels_scale by[3]
-    cdef const pixels_path *path = pixels_choose(NULL)
+    cdef pixels_numbers plan
+    cdef const uint8_t *data
+    cdef uint8_t *row
     cdef Py_ssize_t c, y
     take_scales(scales, by)
     PyObject_GetBuffer(planes, &source, PyBUF_STRIDES)
@@ -54,10 +56,11 @@ def scale(planes, out, scales):
                 return False
             with nogil:
                 for c in range(3):
+                    pixels_plan_numbers(&plan, pixels_choose(NULL), &by[c])
                     for y in range(source.shape[1]):
-                        path.numbers(<const uint8_t *>source.buf + c * source.strides[0] + y * source.strides[1],
-                                     <int>source.shape[2], &by[c],
-                                     <float *><void *>(<uint8_t *>to.buf + c * to.strides[0] + y * to.strides[1]))
+                        data = <const uint8_t *>source.buf + c * source.strides[0] + y * source.strides[1]
+                        row = <uint8_t *>to.buf + c * to.strides[0] + y * to.strides[1]
+                        pixels_calculate(&plan, data, <int>source.shape[2], <float *><void *>row)
         finally:
             PyBuffer_Release(&to)
     finally:
@@ -298,6 +301,13 @@ cdef class Picture(Canvas):
         check_memory(status)
         return True
 
+    cdef tuple wanted_size(self, size):
+        """The width and height of a result: this picture's, where none are given."""
+        if size is None:
+            return self.width, self.height
+        check_size(size[0], size[1])
+        return size[0], size[1]
+
     def affine(self, matrix, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.AFFINE, matrix, interpolation, fillcolor=fill)."""
         cdef int status, width, height
@@ -306,9 +316,7 @@ cdef class Picture(Canvas):
         self.check()
         check_interpolation(interpolation)
         numbers(matrix, m, 6)
-        if size is not None:
-            check_size(size[0], size[1])
-        width, height = (self.width, self.height) if size is None else size
+        width, height = self.wanted_size(size)
         with nogil:
             status = pixels_affine(self.picture, width, height, m, interpolation, colour)
         check_memory(status)
@@ -321,9 +329,7 @@ cdef class Picture(Canvas):
         self.check()
         check_interpolation(interpolation)
         numbers(coefficients, m, 8)
-        if size is not None:
-            check_size(size[0], size[1])
-        width, height = (self.width, self.height) if size is None else size
+        width, height = self.wanted_size(size)
         with nogil:
             status = pixels_perspective(self.picture, width, height, m, interpolation, colour)
         check_memory(status)

@@ -24,11 +24,11 @@ static void write_row(const uint8_t *from, int n, const void *tables, int item, 
 
 /* From a row of pixels to numbers, by way of a row of bytes for each channel. */
 static void calculate_row(const pixels_picture *picture, const uint8_t *from, const uint8_t bytes[3][256],
-                          uint8_t *const planes[3], uint8_t *const to[3], const pixels_scale *scales)
+                          uint8_t *const planes[3], uint8_t *const to[3], const pixels_numbers plans[3])
 {
     picture->path->split_bytes(from, picture->width, picture->is_pending ? bytes : NULL, planes, picture->channels);
     for (int c = 0; c < picture->channels; c++)
-        picture->path->numbers(planes[c], picture->width, &scales[c], (float *)(void *)to[c]);
+        pixels_calculate(&plans[c], planes[c], picture->width, (float *)(void *)to[c]);
 }
 
 int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
@@ -48,11 +48,13 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
     uintptr_t odd = ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4;
     int is_in_words = item == 4 && place.column == 4 && !odd;
     uint8_t *planes[3] = {NULL, NULL, NULL};
+    pixels_numbers plans[3];
     if (scales && is_in_words) {
         size_t row = (size_t)picture->width + BLOCK;
         int status = pixels_make_scratch(picture, 3 * row);
         if (status != PIXELS_OK) return status;
         for (int c = 0; c < 3; c++) planes[c] = (uint8_t *)picture->scratch + (size_t)c * row;
+        for (int c = 0; c < picture->channels; c++) pixels_plan_numbers(&plans[c], picture->path, &scales[c]);
     }
     for (int y = 0; y < picture->height; y++) {
         const uint8_t *from = picture->now + 4 * (size_t)y * (size_t)picture->width;
@@ -61,7 +63,7 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
         if (item == 1 && place.column == 1)
             picture->path->split_bytes(from, picture->width, (const uint8_t(*)[256])bytes, to, picture->channels);
         else if (scales && is_in_words)
-            calculate_row(picture, from, (const uint8_t(*)[256])bytes, planes, to, scales);
+            calculate_row(picture, from, (const uint8_t(*)[256])bytes, planes, to, plans);
         else if (is_in_words)
             picture->path->split_words(from, picture->width, composed, (uint32_t *const *)(void *)to,
                                        picture->channels);

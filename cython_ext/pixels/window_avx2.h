@@ -5,14 +5,6 @@
 #pragma once
 #include "vectors.h"
 
-/* The functions above need only AVX2, and a processor may have that without FMA. */
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-
 enum { WINDOW_PARTS = 12 }; /* sums at once: BLOCK pixels, and enough to hide the latency of the additions */
 
 /* A row of pixels as floats, three a pixel. */
@@ -26,6 +18,7 @@ static void window_floats(const uint8_t *from, float *to, int n)
     }
 }
 
+WITH_FMA
 static void window_row(const float *const *rows, const float *weights, int across, int down, uint8_t *to, int n)
 {
     const __m128i spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
@@ -52,11 +45,3 @@ static void window_row(const float *const *rows, const float *weights, int acros
         }
     }
 }
-
-static int can_add_fused(void) { return __builtin_cpu_supports("fma"); }
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif

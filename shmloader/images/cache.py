@@ -3,6 +3,8 @@
 It keeps the samples of whole pictures as their files have them, before chroma is upsampled: NOTE [ Kept planes ] in
 cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and equals the file's crop bit for
 bit.  NOTE [ Cache table ] in cython_ext/atomics.h explains how processes add pictures at the same time.
+
+Nothing is evicted.  When the budget is used up, pictures that are not there are decoded each time.
 """
 
 from __future__ import annotations

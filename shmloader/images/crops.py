@@ -1,7 +1,7 @@
 """Transforms that crop, flip and resize a picture: they only change the view of it.
 
 Each draws what torchvision's transform (0.29) draws, in the same order, and computes the same box with the same
-roundings.
+roundings.  The draws themselves are torch's own, made by random_numbers.py.
 """
 
 from __future__ import annotations

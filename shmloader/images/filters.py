@@ -1,4 +1,9 @@
-"""The filters for resizing: their names, and Pillow's numbers for them."""
+"""The filters for resizing: their names, and Pillow's numbers for them.
+
+cython_ext/jpeg/picture.c resizes (resize_across() and resize_down()), and Pillow resizes the pictures that are not
+decoded there.  A new filter, which is a new interpolation mode, is a function and a row of `kernels` in
+cython_ext/jpeg/weights.c, a number of weights.h, and a name and a number in `_NUMBERS` here.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,6 @@ def filter_number(interpolation: Any) -> int:
     """
     value = getattr(interpolation, "value", interpolation)
     number = _NUMBERS.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(number, int) or isinstance(number, bool) or number not in range(6):
+    if not isinstance(number, int) or isinstance(number, bool) or number not in _NUMBERS.values():
         raise ValueError(f"interpolation={interpolation!r} is no filter. Use one of: {', '.join(_NUMBERS)}.")
     return number

@@ -3,8 +3,9 @@
 The operations and their order are torchvision's, so each number is the same bit for bit (on a CPU; a GPU may divide
 differently).
 
-The bytes have the shape (channels, height, width) already: `Picture.read_part` in decode.py writes them so.  `_becomes`
-in recognise.py sets `dtype` as ToTensor, ToDtype or ConvertImageDtype would.
+Reader._finished (reader.py) applies it to each sample.  The bytes have the shape (channels, height, width) already:
+`Picture.read_part` in decode.py writes them so.  `_becomes` in recognise.py sets `dtype` as ToTensor, ToDtype or
+ConvertImageDtype would.
 """
 
 from __future__ import annotations

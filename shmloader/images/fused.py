@@ -1,4 +1,8 @@
-"""images.fuse: a dataset of picture files then decodes only the crop of each picture."""
+"""images.fuse: a dataset of picture files then decodes only the crop of each picture.
+
+recognise.py turns a list of transforms into a recipe, and reader.py makes samples by it.  The C code that decodes and
+resizes is in cython_ext/jpeg (picture.c, weights.c), and the operations on pixels are in cython_ext/pixels.
+"""
 
 from __future__ import annotations
 

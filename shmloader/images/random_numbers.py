@@ -1,5 +1,9 @@
 """Random numbers from torch's generator: those of torch's own functions, in the same order, in half the time.
 
+The steps of a sample draw their parameters by these: crops and flips in crops.py, single operations in operations.py,
+and RandAugment and its like in policies.py.  They make the calls that torchvision makes, in its order, and round as it
+does.  So the parameters are equal.
+
 Other files draw from Python's and NumPy's generators; this one only restores their states.
 
 One tensor of one element serves all draws, because making a tensor for each, as torch.rand(1) does, takes as long as

@@ -12,6 +12,7 @@ import PIL
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
+from made_photo import photo, saved
 from PIL import Image
 
 from shmloader import images
@@ -20,22 +21,6 @@ from shmloader.core import jpeg
 DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 Resampling = Image.Resampling
 FILTERS = [Resampling(number) for number in range(6)]  # Pillow 13 has two more
-
-
-def photo(width: int, height: int, seed: int) -> Image.Image:
-    """Smooth colours with edges and a little noise."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width]
-    f = rng.uniform(0.02, 0.2, (3, 2))
-    waves = np.stack([127 + 100 * np.sin(x * f[c, 0] + y * f[c, 1]) for c in range(3)], -1)
-    waves[(x // 40 + y // 40) % 5 == 0] = rng.integers(0, 256, 3)
-    return Image.fromarray(np.clip(waves + rng.normal(0, 3, waves.shape), 0, 255).astype(np.uint8))
-
-
-def saved(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def by_pillow(
