@@ -18,8 +18,8 @@ from shmloader.system import signals
 # exception in the last few lines of a weak reference's callback is lost.
 UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
 # CPython handles signals at calls, where a function begins, and at jumps back.  None comes between such a point and
-# these lines, which are the whole of a `finally`.  A trace function would raise there.
-UNREACHED = ("self._steps.beginning = 0", "self._occupant = 0")
+# these lines, which are the whole of a `finally`, or the end of iter().  A trace function would raise there.
+UNREACHED = ("self._steps.beginning = 0", "self._occupant = 0", "return iterator")
 
 
 class AtLine:

@@ -1,4 +1,9 @@
-"""`shmloader.attach(name)`: the batches of a loader that `shmloader serve` hosts, in any process of the same user."""
+"""`shmloader.attach(name)`: the batches of a loader that `shmloader serve` hosts, in any process of the same user.
+
+Attachment (attachment.py) connects it to the ring.  Before it reads, Wire (wire.py) checks whether both processes
+belong to one user, Host._welcome (host.py) whether it may join, and AttachedSide (attached.pyx) whether both run one
+version.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import contextlib
 import os
 import queue
 import select
+import socket
 import sys
 import threading
 import weakref
@@ -282,6 +283,8 @@ def _listen(wire: Wire, bye: int, mine: weakref.ref[Attachment]) -> None:
         if bye in found:
             return
         goes_on = _receive(wire, mine, wire.death in found)
+    with contextlib.suppress(OSError):  # otherwise the conductor would wait until this end receives its messages
+        wire.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _receive(wire: Wire, mine: weakref.ref[Attachment], dead: bool) -> bool:

@@ -43,6 +43,7 @@ class ConductingIterator(RingIterator):
         self._began_sent = False  # the beginning of the epoch was sent
         self._failure_sent = False  # an error was sent in place of an epoch, or of its first batch
         self._generators: list[torch.Generator] = []  # whose states are sent
+        host.wait_until_received()
         try:
             with self._undrawn_if_broken_off(loader):
                 super().__init__(loader, options)
@@ -56,6 +57,7 @@ class ConductingIterator(RingIterator):
         self._stepping = _AnnouncedSteps(self._steps, self)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._audience.wait_until_received()  # first: nothing is drawn yet if a handler raises there
         self._began_sent = self._failure_sent = False
         self._send_left()
         self._generators = own_generators(loader) if self._audience.is_group else []

@@ -24,6 +24,7 @@ def message_of(epoch: Epoch) -> dict[str, Any]:
         "start": epoch.start.as_dict() if epoch.start.begun else None,
         "ranks": (epoch.rank, epoch.ranks),
         "fixed": dict(epoch.fixed),
+        "batch_size": epoch.batch_size,
         "draws": source.constant_state() if isinstance(source, Source) else None,
     }
 
@@ -57,5 +58,6 @@ def epoch_from(message: dict[str, Any]) -> Epoch:
     start = State() if message["start"] is None else state_of(message["start"])
     number, base_seed, served = message["number"], message["base_seed"], message["served"]
     made = Epoch(number, base_seed, served, start, message["ranks"], message["fixed"], False, 0)
+    made.batch_size = message["batch_size"]
     made.source = _ConductorsSource(message["draws"])  # type: ignore[assignment]
     return made

@@ -26,7 +26,7 @@ from shmloader.readers.attachment import Attachment
 from shmloader.readers.epoch_message import epoch_from
 from shmloader.readers.host import Host
 from shmloader.readers.iterator import ReaderIterator
-from shmloader.readers.wire import connect_to, listen_at
+from shmloader.readers.wire import connect_to, end_listening, listen_at
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.epochs import length_of
 from shmloader.resume.loader_generators import own_generators, set_states
@@ -145,7 +145,9 @@ class Seat:
 
     def close(self) -> None:
         """Leave the group's loader.  Twice does no harm."""
-        for end in (self.host, self._attachment, self._listener):
+        if self._listener is not None and self._owner == os.getpid():
+            end_listening(self._listener)
+        for end in (self.host, self._attachment):
             if end is not None:
                 end.close()
 

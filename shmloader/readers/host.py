@@ -374,6 +374,27 @@ class Host:
                             "had not taken the oldest one. Attach again, or serve with more --patience or --slow wait.",
                         )
 
+    def wait_until_received(self) -> None:
+        """Wait until each rank of a group has received nearly all that was sent to it, or is gone.
+
+        A rank may be stopped for a while, or hold its GIL for long.  Otherwise epochs of a few batches would fill its
+        socket with messages, and it would be dropped.  A socket is writable while at most a quarter of its memory is
+        used, so the messages of one more epoch find room.
+        """
+        while self.is_group and (full := self._full_socket()) is not None:
+            with full:
+                poll = select.poll()
+                poll.register(full, select.POLLOUT)
+                poll.poll()
+
+    def _full_socket(self) -> socket.socket | None:
+        """The socket of a rank that has not received enough yet: a copy, because the thread may close it meanwhile."""
+        with self._lock:
+            for reader in self._joined:
+                if reader.wire is not None and not reader.left and not reader.wire.is_writable():
+                    return reader.wire.sock.dup()
+        return None
+
     def wait_for_the_last(self) -> None:
         """Wait until no reader is due for anything more."""
         for ring in list(self._rings.values()):

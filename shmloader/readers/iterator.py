@@ -49,6 +49,8 @@ class ReaderIterator:
             handler has broken that off, the next iter() of the thread gives this epoch.
     """
 
+    is_dying = False  # set by in_del()
+
     def __init__(
         self,
         loader: Any,
@@ -123,9 +125,9 @@ class ReaderIterator:
             return
         side = self._ring.side
         side.took()  # a signal's handler may have raised while a batch was read, and that one is left too
-        while not (self.ended or self._shutdown or self._ring.closed):
-            side.clear_alarm()
-            if self._attachment.has_next:
+        while not self.ended:
+            side.clear_alarm()  # first: what comes after this raises it again
+            if self._shutdown or self._ring.closed or self._attachment.has_next:
                 return
             if not side.ready():
                 _wait(side)
@@ -153,9 +155,12 @@ class ReaderIterator:
         return self._left and not self._attachment.gone
 
     def _pass_over(self) -> None:
-        """If this epoch has begun already, begin the next one."""
-        loader = self.loader()
-        if self._ring.side.cursor > self._first and loader is not None:
+        """If this epoch has begun already, begin the next one.
+
+        The conductor may have opened batches of that one early (prefetch_epochs) before this reader came.  Then it has
+        begun as well, and this reader begins the one after it.
+        """
+        while self._ring.side.cursor > self._first and (loader := self.loader()) is not None:
             self._reset(loader)
 
     # ------------------------------------------------------------------------------------------------ one batch
@@ -198,6 +203,7 @@ class ReaderIterator:
             if self._shutdown or self.ended or not self._wait():
                 if self._joins and not self._shutdown:  # it joined after the last batch, before the end was sent
                     self._begin_next()
+                    self.unreturned = 0  # iter() returned before; otherwise the next one would give this epoch again
                     continue
                 if not self._shutdown:
                     self._come_to_end()
@@ -239,27 +245,28 @@ class ReaderIterator:
             return True
         while True:
             side.clear_alarm()  # first: a message that comes after this raises it again
-            is_left = self._attachment.has_next  # first: what is sent of an epoch's end is sent before the next one
-            is_over = self._serial in ring.ends
-            if side.ready():
-                if side.cursor < self._first:
-                    side.skip()
-                    continue
-                if is_over or self._is_of_this_epoch():
-                    return self._is_of_this_epoch()
-                if not is_left and not self._shutdown:
-                    side.await_alarm()  # what the conductor has sent of this epoch's end has not come yet
-                    continue
-            elif side.cursor == ring.ends.get(self._serial):
+            # These come before all that follows.  The conductor publishes an epoch's batches, and sends its end, before
+            # it closes the ring, begins the next epoch or is gone.  Otherwise that could come between, and look like
+            # an epoch that it has left.
+            is_left, gone, closed = self._attachment.has_next, self._attachment.gone, ring.closed
+            end = ring.ends.get(self._serial)
+            is_ready = side.ready()  # once: asked again, it could be true of a batch that is not looked at
+            if is_ready and side.cursor < self._first:
+                side.skip()
+                continue
+            if is_ready and self._is_of_this_epoch():
+                return True
+            if end is not None and side.cursor >= end:  # above it, if this reader has joined at a batch of the next one
                 return False
+            # What the conductor has sent of this epoch's end has not come yet.  Or it has dropped this reader since the
+            # batch was ready, and opened the entry for a later epoch: then the message about that has not come yet.
+            if is_ready and not gone and (end is not None or not is_left) and not self._shutdown:
+                side.await_alarm()
+                continue
             if (error := ring.error_here(self._serial)) is not None:
                 raise RuntimeError(error)
             if self._shutdown:
                 return False
-            gone, closed = self._attachment.gone, ring.closed  # first: what was published before is ready then
-            is_ready = side.ready()  # once: asked again, it could be true of a batch that is not looked at
-            if is_ready and (self._is_of_this_epoch() or not is_left):
-                continue  # it came meanwhile
             if gone:
                 raise RuntimeError(gone)
             if closed or is_ready:

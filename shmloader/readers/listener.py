@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 
-from shmloader.readers.wire import Wire
+from shmloader.readers.wire import Wire, end_listening
 
 
 class Listener:
@@ -55,7 +55,7 @@ class Listener:
 
     def close(self) -> None:
         """Accept nothing more.  Twice does no harm."""
-        self._sock.close()
+        end_listening(self._sock)
         if self._reserve >= 0:
             os.close(self._reserve)
         self._reserve = -1

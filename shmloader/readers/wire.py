@@ -19,7 +19,7 @@ from typing import Any
 from shmloader.core.late_signals import in_del
 from shmloader.system.signals import held
 
-_MOST = 1 << 16  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
+_MOST = 1 << 14  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
 _IN_MEMORY = b"m"  # in place of one that does.  No pickle is this
 _FDS = 4  # descriptors beside one, at most
 _PEERPIDFD = 77  # SO_PEERPIDFD, Linux 6.5
@@ -117,6 +117,12 @@ class Wire:
                 data = file.read()
         return (pickle.loads(data) if data else None), list(fds)
 
+    def is_writable(self) -> bool:
+        """Whether at most a quarter of this end's memory holds messages that the other end has not received."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLOUT)
+        return bool(poll.poll(0))
+
     def is_dead(self, seconds: float = 0) -> bool:
         """Whether the process at the other end has ended, or does within this time."""
         poll = select.poll()
@@ -159,6 +165,19 @@ def listen_at(name: str) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def end_listening(sock: socket.socket) -> None:
+    """Close a socket of listen_at(), and all connections that nobody has accepted.  Twice does no harm.
+
+    A process that was forked from this one may keep the socket open.  Without these calls, others could still connect
+    to it, and would wait for an answer for ever.
+    """
+    with held(), contextlib.suppress(OSError):  # a handler's TimeoutError is an OSError, too
+        sock.shutdown(socket.SHUT_RDWR)
+        while True:  # until none is left, which is an OSError
+            sock.accept()[0].close()
+    sock.close()
 
 
 def connect_to(name: str) -> Wire:

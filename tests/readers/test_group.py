@@ -220,6 +220,162 @@ def main(rank):
     assert in_ranks(text) == [(16, 2, 0), (16, 0, 0)]
 
 
+@pytest.mark.parametrize("last", ["closed", "gone"])
+def test_an_end_that_comes_while_a_rank_looks_for_it_is_no_error(last: str) -> None:
+    """The messages of the epoch's end, and of what follows, come after the rank has looked for the former."""
+    text = f"""
+import threading
+from shmloader.readers.attachment import AttachedRing, Attachment
+
+note, error_here = Attachment._note, AttachedRing.error_here
+messages, has_come, late = [], threading.Event(), []
+
+def keep_back(attachment, message):
+    messages.append((attachment, message))
+    if "closed" in message:
+        has_come.set()
+    attachment._rings[message.get("over", message.get("closed"))].side.alarm()  # the rank looks again
+
+def come(ring, serial):
+    error = error_here(ring, serial)
+    if any(message.get("at") == ring.side.cursor for _, message in messages) and has_come.wait(30):
+        for attachment, message in messages:
+            note(attachment, message)
+        if {last!r} == "gone":
+            attachment.end("The conductor is gone.")
+        late.append(ring.closed)
+        messages.clear()
+        has_come.clear()
+    return error
+
+def main(rank):
+    if rank:
+        Attachment._note, AttachedRing.error_here = keep_back, come
+    loader = loader_of(num_workers=1)
+    found = [[k.tolist() for _, k in loader] for _ in range({1 if last == "gone" else 3})]
+    return found, late
+"""
+    (first, _), (other, late) = in_ranks(text)
+    assert other == first and late == [True] * len(first)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_rank_that_receives_no_messages_for_a_while_is_waited_for(persistent: bool) -> None:
+    """It is stopped, or holds its GIL.  Meanwhile a handler may break off iter() in the first rank."""
+    text = f"""
+from shmloader.readers import attachment
+from shmloader.readers.host import Host
+
+class Few(Tens):
+    def __len__(self):
+        return 4
+
+receive, wait, until = attachment._receive, Host.wait_until_received, [0.0]
+
+def receive_late(*given):
+    time.sleep(max(until[0] - time.monotonic(), 0))
+    return receive(*given)
+
+def raises(*_):
+    raise TimeoutError
+
+def wait_for_a_second(self):
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        wait(self)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+def main(rank):
+    attachment._receive, Host.wait_until_received = receive_late, wait_for_a_second
+    signal.signal(signal.SIGALRM, raises)
+    generator = torch.Generator().manual_seed(3)
+    loader = loader_of(Few(), num_workers=1, prefetch_factor=50, persistent_workers={persistent}, generator=generator)
+    got, broken = [], 0
+    for epoch in range(50):
+        if epoch == 3:
+            until[0] = time.monotonic() + 4 * rank
+        batches = None
+        while batches is None:
+            try:
+                batches = iter(loader)
+            except TimeoutError:
+                broken += 1
+        got += [k.tolist() for _, k in batches]
+    return got, generator.get_state().tolist(), broken
+"""
+    (*first, broken), (*other, _) = in_ranks(text)
+    assert first == other and broken
+
+
+def test_a_rank_that_can_receive_nothing_more_holds_up_nobody() -> None:
+    text = """
+from shmloader.readers import attachment
+
+class Few(Tens):
+    def __len__(self):
+        return 4
+
+receive, is_lost = attachment._receive, []
+
+def lose(wire, mine, dead):
+    if not is_lost:
+        return receive(wire, mine, dead)
+    mine().end("A descriptor that came was lost.")  # as if this process could open no more files
+    return False
+
+def main(rank):
+    attachment._receive = lose
+    generator = torch.Generator().manual_seed(3)
+    loader = loader_of(Few(), num_workers=1, generator=generator)
+    epochs = 0
+    try:
+        for _ in range(60):
+            epochs += len(list(loader))
+            is_lost.extend([1] * rank)
+    except RuntimeError as error:
+        dist.barrier()  # it keeps its loader
+        return epochs, str(error)
+    dist.barrier()
+    return epochs
+"""
+    first, (epochs, error) = in_ranks(text)
+    assert first == 60 and epochs < 60 and "A descriptor" in error
+
+
+def test_a_rank_that_comes_when_the_first_one_has_closed_its_loader_hears_of_it() -> None:
+    """A process that the first rank has forked still has the socket that listens."""
+    text = """
+from shmloader.readers import group
+
+connect_to = group.connect_to
+
+def connect_late(name):
+    dist.barrier()
+    return connect_to(name)
+
+def main(rank):
+    group.connect_to = connect_late
+    loader = loader_of()
+    found = None
+    if rank:
+        try:
+            list(loader)
+        except RuntimeError as error:
+            found = str(error)
+    else:
+        iter(loader)
+        other = data.DataLoader(Tens(), num_workers=1, persistent_workers=True)
+        list(other)
+        loader.close()
+        dist.barrier()
+    dist.barrier()  # the first rank and its worker live until the other one has heard of it
+    return [found]
+"""
+    _, (other,) = in_ranks(text)
+    assert "has closed its loader or ended before rank 1 could read from it" in other
+
+
 def test_a_handler_of_the_conductors_keeps_no_message_from_the_others() -> None:
     text = """
 def main(rank):

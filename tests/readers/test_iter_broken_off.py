@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from ranks import in_ranks
@@ -10,6 +11,12 @@ from ranks import in_ranks
 LINES = """
 import random
 from at_line import AtLine
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Few(Tens):
+    def __len__(self):
+        return 8
 
 def press():
     signal.raise_signal(signal.SIGINT)
@@ -32,9 +39,15 @@ def broken_off(loader, line):
         line = 0
 
 def lines_of(count):
-    # The last line is AtLine's, and no signal's handler runs before the `return` before it, which calls nothing.
-    return sorted(random.Random(3).sample(range(1, count - 1), min(count - 2, MOST)))
+    return sorted(random.Random(3).sample(range(1, count), min(count - 1, MOST)))  # the last line is AtLine's
 """
+
+
+def same_in_ranks(text: str) -> Any:
+    """What main() of a script returns in both ranks, which must be the same."""
+    first, second = in_ranks(text)
+    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    return first
 
 
 @pytest.mark.timeout(110)
@@ -45,7 +58,6 @@ def test_at_any_line_of_a_later_epoch(persistent: bool, most: int) -> None:
 MOST, PERSISTENT = {most}, {persistent}
 {LINES}
 def main(rank):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     generator = torch.Generator().manual_seed(3)
     loader = loader_of(Few(), persistent_workers=PERSISTENT, generator=generator, num_workers=1)
     got = [whole(loader)]
@@ -60,13 +72,8 @@ def main(rank):
     epoch = loader.state_dict()["epoch"]
     loader.close()
     return got, epoch, torch.get_rng_state().tolist()
-
-class Few(Tens):
-    def __len__(self):
-        return 8
 """
-    first, second = in_ranks(text)
-    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    first = same_in_ranks(text)
     assert first[1] == len(first[0]) and all(sorted(itertools.chain(*epoch)) == list(range(8)) for epoch in first[0])
 
 
@@ -131,7 +138,6 @@ def rest(batches):
         assert " in mid-epoch" in str(error), error
 
 def main(rank):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = lambda lost: None  # what is raised where iter() drops an iterator is lost
     loader = loader_of(persistent_workers=PERSISTENT, num_workers=1)
     got = [whole(loader)]
@@ -147,8 +153,7 @@ def main(rank):
     loader.close()
     return got, torch.get_rng_state().tolist()
 """
-    first, second = in_ranks(text)
-    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    same_in_ranks(text)
 
 
 @pytest.mark.timeout(110)
@@ -158,7 +163,6 @@ def test_at_any_line_of_the_first_epoch(most: int) -> None:
 MOST = {most}
 {LINES}
 def main(rank):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     got = []
     counts = [0]
     lines = [0]
@@ -174,13 +178,8 @@ def main(rank):
         if number + 1 == len(lines):
             break
     return got, torch.get_rng_state().tolist()
-
-class Few(Tens):
-    def __len__(self):
-        return 8
 """
-    first, second = in_ranks(text)
-    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    first = same_in_ranks(text)
     assert all(sorted(itertools.chain(*epoch)) == list(range(8)) for epoch in first[0])
 
 
@@ -192,7 +191,6 @@ def test_at_any_line_of_an_epoch_that_resumes(persistent: bool, most: int) -> No
 MOST, PERSISTENT = {most}, {persistent}
 {LINES}
 def main(rank):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = lambda lost: None  # iter() may drop the iterator before, and what is raised there is lost
     loader = loader_of(Few(), persistent_workers=PERSISTENT, num_workers=1)
     batches = iter(loader)
@@ -208,11 +206,6 @@ def main(rank):
     got.append(whole(loader))
     loader.close()
     return got, torch.get_rng_state().tolist()
-
-class Few(Tens):
-    def __len__(self):
-        return 8
 """
-    first, second = in_ranks(text)
-    assert first == second, [x if isinstance(x, str) else len(x[0]) for x in (first, second)]
+    first = same_in_ranks(text)
     assert all(batch == first[0][1] for batch in first[0][1:-1])

@@ -197,9 +197,7 @@ os.waitpid(server, 0)
     assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["without a state", "with a state"])
-def test_a_job_that_joins_behind_an_epochs_last_batch_gets_the_next_epoch(named: bool) -> None:
-    text = """
+LATE_END = """
 from shmloader.readers.conducting import ConductingIterator
 
 send_over = ConductingIterator._send_over
@@ -208,14 +206,22 @@ seen, sees = os.pipe()
 held_up = []
 
 def send_over_late(self, *given):
-    if not held_up and self.epoch.source.is_exhausted and not self.epoch.waits:
+    if not held_up and EARLY(self):
         held_up.append(os.write(asks, b"x"))
         os.read(seen, 1)
     send_over(self, *given)
 
 ConductingIterator._send_over = send_over_late
 torchs = loader(shuffle=True)
-epochs = [[k.tolist() for _, k in torchs] for _ in range(2)]
+epochs = [[k.tolist() for _, k in torchs] for _ in range(3)]
+"""
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["without a state", "with a state"])
+@pytest.mark.parametrize("takes", [1, 20])
+def test_a_job_that_joins_behind_an_epochs_last_batch_gets_the_next_epoch(named: bool, takes: int) -> None:
+    """It may leave that epoch, and then the next iter() gives the one after it."""
+    text = """
 server = forked(serve, loader(shuffle=True), NAME)
 first = attached()
 batches = iter(first)
@@ -229,11 +235,82 @@ if NAMED:
 batches = iter(second)
 at = batches.epoch.number
 os.write(sees, b"x")
-print(got == epochs[0], at, [k.tolist() for _, k in batches] == epochs[1], second.state_dict()["epoch"])
+print(got == epochs[0], at, [next(batches)[1].tolist() for _ in range(TAKES)] == epochs[1][:TAKES])
+print([k.tolist() for _, k in second] == epochs[2], second.state_dict()["epoch"])
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
-    assert printed(f"NAMED = {named}\n{text}") == ["True 0 True 2"]
+    early = "lambda batches: batches.epoch.source.is_exhausted and not batches.epoch.waits"
+    text = f"NAMED, TAKES, EARLY = {named}, {takes}, {early}\n{LATE_END}{text}"
+    assert printed(text) == ["True 0 True", "True 3"]
+
+
+def test_a_job_that_joins_at_a_batch_that_was_opened_early_waits_for_the_next_whole_epoch() -> None:
+    text = """
+from shmloader.readers.iterator import ReaderIterator
+
+pass_over = ReaderIterator._pass_over
+
+def pass_over_late(self):
+    os.write(sees, b"x")  # the server goes on
+    pass_over(self)
+
+def reads():
+    job = attached()
+    for _ in range(9):
+        for _ in job:
+            pass
+
+ReaderIterator._pass_over = pass_over_late
+server = forked(serve, loader(shuffle=True, prefetch_epochs=True), NAME)
+other = forked(reads)
+os.read(asked, 1)
+batches = iter(attached(join="epoch"))
+print(batches.epoch.number, [k.tolist() for _, k in batches] == epochs[2])
+for pid in (other, server):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+    assert printed(f"EARLY = lambda batches: batches._ring.next is not None\n{LATE_END}{text}") == ["2 True"]
+
+
+def test_a_job_that_leaves_its_epoch_hears_of_the_servers_end_at_any_time() -> None:
+    """The ring is closed after the job has looked for that, and before it clears its alarm; the server ends later."""
+    text = """
+from shmloader.readers.attachment import Attachment
+
+class Late:
+    def __init__(self, ring):
+        self.ring, self.side = ring, ring.side
+
+    def __getattr__(self, name):
+        return getattr(self.side, name)
+
+    def clear_alarm(self):
+        if self.side.cursor == self.ring.ends.get(batches._serial):
+            while not self.ring.closed:
+                time.sleep(0.01)
+            threading.Timer(0.2, ends.set).start()
+        self.side.clear_alarm()
+
+def ends_late(self, why):
+    ends.wait()
+    end_now(self, why)
+
+end_now, ends = Attachment.end, threading.Event()
+Attachment.end = ends_late
+server = forked(lambda: serve(loader(), NAME, epochs=1))
+job = attached()
+batches = iter(job)
+next(batches)
+batches._ring.side = Late(batches._ring)
+try:
+    iter(job)
+except RuntimeError as error:
+    print("has ended. All batches that it finished were read" in str(error))
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["True"]
 
 
 def test_a_batch_may_be_published_between_any_two_looks_for_it() -> None:
@@ -281,6 +358,43 @@ os.waitpid(server, 0)
 quick.close()
 """
     assert printed(text) == ["True"] * 3
+
+
+def test_a_job_that_is_dropped_before_its_last_batch_gets_an_error() -> None:
+    """The server drops it after it has seen that the batch is ready, and opens the entry for the next epoch."""
+    text = """
+from shmloader.readers.iterator import ReaderIterator
+
+is_of_this_epoch = ReaderIterator._is_of_this_epoch
+
+def looks_late(self):
+    while self._ring.side.cursor == self._first + 19 and self._ring.side.next_epoch == self._serial:
+        time.sleep(0.01)
+    return is_of_this_epoch(self)
+
+def reads():
+    job = attached()
+    while True:
+        for _ in job:
+            pass
+
+server = forked(lambda: serve(loader(shuffle=True), NAME, patience=0.2))
+slow = iter(attached())
+other = forked(reads)
+ReaderIterator._is_of_this_epoch = looks_late
+got = []
+try:
+    for _, k in slow:
+        got.append(k)
+        while len(got) == 19 and slow._serial not in slow._ring.ends:
+            time.sleep(0.01)
+except RuntimeError as error:
+    print(len(got), "it held up the others for 0.2 seconds" in str(error))
+for pid in (other, server):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+    assert printed(text) == ["19 True"]
 
 
 def test_the_server_is_killed_and_the_job_hears_of_it_at_once() -> None:
@@ -415,26 +529,39 @@ os.waitpid(server, 0)
 
 def test_a_loader_without_a_batch_ends_its_server() -> None:
     text = """
+found, go = os.pipe()
+
+class Waits(data.SequentialSampler):
+    def __iter__(self):
+        os.read(found, 1)  # otherwise the server may end before attach() has found it
+        return super().__iter__()
+
 def served():
     try:
         serve(shmloader.DataLoader(range(3), batch_size=4, drop_last=True, num_workers=1, persistent_workers=True,
-                                   multiprocessing_context="fork"), NAME)
+                                   multiprocessing_context="fork", sampler=Waits(range(3))), NAME)
     except ValueError as error:
         print(str(error).split(".")[0])
 
 server = forked(served)
 mine = attached()
+if JOINS:
+    batches = iter(mine)
+os.write(go, b".")
 ended = False
 try:
     for _ in range(3):
-        print(len(list(mine)))
+        list(mine)
 except RuntimeError as error:
     ended = "has ended" in str(error)
+except ConnectionError as error:  # the server may end before this reader has joined, or while it does
+    ended = not JOINS and ("has ended" in str(error) or "No server" in str(error))
 os.waitpid(server, 0)
 print(ended)  # now, because both processes write into one pipe, and a line and its end are two writes
 """
-    lines = printed(text)
-    assert "A loader that is served must give batches, but this one gave none in an epoch" in lines and "True" in lines
+    for joins in (True, False):
+        lines = printed(f"JOINS = {joins}\n{text}")
+        assert lines == ["A loader that is served must give batches, but this one gave none in an epoch", "True"]
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
