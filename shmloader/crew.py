@@ -85,6 +85,7 @@ class Crew:
         self.template = template
         self.workers_outlive_signals = workers_outlive_signals
         self._workers: Any = None  # SharedWorkers, once a loader was iterated
+        self._closing: set[tuple[int, object]] = set()  # for each close() that runs, its process, and what is its own
         self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()
         self._key = os.getpid(), next(_numbers)
         _made[self._key] = self
@@ -105,15 +106,24 @@ class Crew:
         Delivered batches stay valid.  A second call does nothing.
         """
         workers = self._workers
-        if workers is None or not workers.refuse():
+        if workers is None:
             return
-        for loader in self.loaders():
-            loader._end_workers()
-        for member in workers.signals.living():  # also of loaders that are gone
-            iterator = member.iterator()
-            if iterator is not None:
-                iterator.close()
-        workers.end()
+        me = os.getpid(), object()
+        try:
+            self._closing.add(me)  # in here, because a signal's handler may raise after any call
+            if workers.refuse():
+                workers.end_with(self.loaders())
+        finally:
+            self._closing.discard(me)
+
+    def finish_close(self) -> None:
+        """Finish a close() that was broken off, by Ctrl-C for example.  Otherwise its workers would stay.
+
+        Nothing is done while a close() runs: in another thread, or in the code that a signal's handler has interrupted.
+        """
+        workers = self._workers
+        if workers is not None and workers.is_refused and os.getpid() not in dict(self._closing):
+            self.close()
 
     def __enter__(self) -> Crew:
         return self

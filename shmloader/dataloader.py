@@ -20,7 +20,7 @@ from shmloader.options import Options
 from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
-from shmloader.system.endings import in_del
+from shmloader.system.endings import in_del, take_all
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
@@ -400,10 +400,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         It draws now what the next `iter()` would draw, and that `iter()` returns the epoch that begins here.  If
         `set_epoch` gives the sampler or the dataset another epoch in between, the epoch begins again, with the same
         seeds; if a state is loaded, it begins there.  Called twice, or without workers, it does nothing.  `close()`
-        drops the epoch.
+        drops the epoch.  If workers persist, a loop over an earlier epoch gets nothing more.
 
         Raises:
-            RuntimeError: An iterator of this loader is in the middle of an epoch, or the loader does not ride the ring.
+            RuntimeError: An iterator of this loader is in the middle of an epoch, and no state was loaded since; or the
+                loader does not ride the ring.
 
         Example:
             >>> loader.start()
@@ -501,12 +502,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         # It may be called from a __del__ at exit: names of this module may be None, and the workers have ended.
         if sys is None or sys.is_finalizing():
             return
-        self._end_workers()
+        steps: list[Callable[[Any], object]] = [type(self)._end_workers]
         if off_the_ring.why_not_here() is None:
-            close_trace(self)
-            close_loop(self)
-            end_template(self)
-            leave(self)
+            steps += [close_trace, close_loop, end_template, leave]
+        take_all(functools.partial(step, self) for step in steps)
 
     @in_del
     def __del__(self) -> None:
@@ -516,10 +515,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers(self) -> None:
         """End the workers because the loader itself needs others.  A trace continues with those."""
-        for iterator in iterators.living(self):
-            iterator.close()
-        self._iterator = None
-        start.drop(self)
+        try:
+            take_all([iterator.close for iterator in iterators.living(self)])
+        finally:
+            self._iterator = None
+            start.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

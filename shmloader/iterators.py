@@ -26,8 +26,11 @@ _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, becau
 
 
 def living(loader: Any) -> list[Any]:
-    """The living iterators of a loader that have workers, or a thread."""
-    return [iterator for iterator in list(_iterators) if iterator.loader() is loader]
+    """The living iterators of a loader that have workers, or a thread.
+
+    An iterator that is in its `__del__()` in another thread is none of them.  That thread ends it.
+    """
+    return [found for found in list(_iterators) if not found.is_dying and found.loader() is loader]
 
 
 def rides(loader: Any) -> bool:
@@ -48,6 +51,7 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         theirs: Makes torch's iterator, if they do not.
     """
 
+    _finish_close_of_crew(loader)
     started = start.taken(loader) if rides else None
     return _made(loader, rides, theirs) if started is None else started
 
@@ -143,10 +147,16 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
-    """End persistent workers if the epoch that begins needs other ones."""
+    """End persistent workers if the epoch that begins needs other ones, or if they should have ended."""
+    _finish_close_of_crew(loader)
     if loader.persistent_workers and not is_unreturned(loader):
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
+
+
+def _finish_close_of_crew(loader: Any) -> None:
+    if (crew := Options.of(loader).crew) is not None:
+        crew.finish_close()
 
 
 def _end_workers_seeded_otherwise(loader: Any) -> None:

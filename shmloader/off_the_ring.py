@@ -24,8 +24,7 @@ import torch.utils.data
 from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import ONLY_ON_THE_RING
-
-_LIBRARIES = ("shmloader.", "torch.utils.data")
+from shmloader.system.callers import caller
 
 _warned: set[str] = set()
 
@@ -143,12 +142,3 @@ def warn_once(message: str, stacklevel: int | None = 4) -> None:
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, RuntimeWarning, stacklevel=caller()[1] if stacklevel is None else stacklevel)
-
-
-def caller() -> tuple[types.FrameType | None, int]:
-    """The first caller that is neither shmloader's nor torch's loader, and its stacklevel for this one's caller."""
-    frame: types.FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
-        frame, level = frame.f_back, level + 1
-    return frame, level

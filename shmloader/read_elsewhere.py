@@ -7,9 +7,9 @@ NOTE [ Read elsewhere ]
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
-       We watch these two calls only while one of three things exists: a note of a loader that was not iterated over
-       yet; a loader whose class a user derived from ours, because its code may do what 4 describes; or patch_torch() is
-       in force.  Otherwise torch's classes are as torch made them.
+       We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
+       has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
+       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them.
     3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
        workers and the same collate function, its loader was probably built from ours.  We warn about that, once.
     4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  We call
@@ -33,6 +33,7 @@ import torch.utils.data
 from shmloader import _torch, off_the_ring
 from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS
+from shmloader.system.callers import caller
 
 
 class Note:
@@ -243,7 +244,7 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
 
 
 def _caller() -> str:
-    frame, _ = off_the_ring.caller()
+    frame, _ = caller()
     if frame is None:
         return "a caller"
     code = frame.f_code

@@ -127,6 +127,26 @@ cdef int hand_on(object dying, uint64_t signals) except -1:
     return 0
 
 
+cdef int mark(object dying) except -1:
+    """Note that an object is in its `__del__()`, if its class has `is_dying = False`, because others look for that.
+
+    In another thread, a weak reference still leads to the object, and strip() may take its attributes at any moment.
+    While `is_dying` is False, the object lives for as long as somebody holds it.
+    """
+    if hasattr(type(dying), "is_dying"):
+        dying.__dict__["is_dying"] = True
+    return 0
+
+
+def strip(dying: object) -> None:
+    """Let the attributes of an object die, except `is_dying`.  No other thread sees that missing."""
+    cdef object own = dying.__dict__
+    cdef object attributes = dict(own)      # they die with this, and not before it is all in order
+    own.clear()
+    if "is_dying" in attributes:
+        own["is_dying"] = True
+
+
 def in_del(end: object) -> object:
     """Make a `__del__()` of a function that may be called again, where a signal's handler has broken it off.
 
@@ -143,6 +163,7 @@ def in_del(end: object) -> object:
         cdef unsigned long me = PyThread_get_thread_ident()
         cdef bint is_nested = me in ending
         cdef uint64_t taken = take_over() if me == main else 0
+        mark(dying)     # before any line of Python: from there on, another thread may run
         ending.add(me)
         for tries in range(TRIES):
             try:

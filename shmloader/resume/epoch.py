@@ -2,9 +2,9 @@
 
 NOTE [ Epoch ]
 
-    1. Each count has one owner.  EpochCounts has the batches that were drawn and opened; Reading those that were taken;
-       Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
-       is computed from these, and there is no other counter.
+    1. Each count has one owner.  EpochCounts counts the batches that were drawn and opened, Reading counts those that
+       were taken, and Progress counts those that were handed out.  The Source knows whether the sampler has more.
+       Whether the epoch is over is computed from these, and there is no other counter.
     2. `delivered` is the epoch's Progress.  It counts the batches that the user has received, and a state saves its
        count.  The ring's iterator counts what it hands out in a Progress, too, `reading.delivered`.  Without a prefetch
        thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and the user
@@ -55,6 +55,7 @@ class Epoch(EpochCounts):
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
         drawn_early: Whether it was drawn while the epoch before was read.
         loads, from_loaded: How often a state had been loaded when it began, and whether it began from such a state.
+        batch_size: The samples of each batch but the last; 0 if it is not known.
         length: The dataset's length when it began, if the dataset has a set_epoch(), which may change it.
     """
 
@@ -86,6 +87,7 @@ class Epoch(EpochCounts):
         self.loads = 0
         self.drawn_early = False
         self.from_loaded = False
+        self.batch_size = 0
         self.length: int | None = None
 
     @property
@@ -118,30 +120,32 @@ class Epoch(EpochCounts):
             **seek.seeds(sampler, start, torch.get_rng_state()),
             "sampler_state": seek.state_of_sampler(sampler) if start is None else start.sampler_state,
             "used_up": start is not None and start.used_up,
+            "drawn": start is not None and start.drawn,
         }
 
     def _got(self) -> tuple[int, int, list[list[int]]]:
         """The user's place: where the epoch started, and what was delivered since.
 
         Returns:
-            The number of batches before the first missing one, the samples of all ranks in these, and the numbers and
-            the samples of the batches that were delivered after it.
+            The number of batches before the first missing one, the samples of all ranks in these, and State.beyond, the
+            batches that were delivered after it.
         """
         start, delivered = self.start, self.delivered
         batches, samples = start.batches + delivered.batches, delivered.samples
         if not start.beyond and not delivered.beyond:
             return batches, start.samples + samples * self.ranks, []
-        had = dict(start.beyond) | {_number(start, k): count for k, count in delivered.beyond.items()}
+        before = {each[0]: each[1] for each in start.beyond}
+        had = before | {_number(start, k): count for k, count in delivered.beyond.items()}
         batches = _number(start, delivered.batches)
-        samples += sum(count for number, count in start.beyond if number < batches)
-        beyond = sorted([number, count] for number, count in had.items() if number > batches)
+        samples += sum(count for number, count in before.items() if number < batches)
+        beyond = sorted([number, count, self.batch_size] for number, count in had.items() if number > batches)
         return batches, start.samples + samples * self.ranks, beyond
 
 
 def _number(start: State, k: int) -> int:
     """The number in its epoch of the k-th batch since the start.  Batches in `beyond` are not made again."""
     number = start.batches + k
-    for other, _ in sorted(start.beyond):
+    for other in sorted(each[0] for each in start.beyond):
         number += other <= number
     return number
 
@@ -160,7 +164,7 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         ranks=ranks[1],
         base_seed=base_seed,
         served=served,
-        sampler=seek.name_of(sampler),
+        sampler=str(seek.order_of(sampler)),
         sampler_epoch=epochs.sampler_epoch(sampler),
         dataset_epoch=epochs.dataset_epoch(loader.dataset),
         rank=rank_of_state(loader),
@@ -168,5 +172,6 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
     )
     made = Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), numbered, workers)
     made.loads, made.from_loaded = place.loads, place.loaded is not None
+    made.batch_size = seek.batch_size_of(sampler)
     made.length = epochs.length_of(loader.dataset)
     return made

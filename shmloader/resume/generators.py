@@ -38,24 +38,45 @@ def seed_drawn_from(state: torch.Tensor) -> int:
     """The seed that torch's RandomSampler draws from a generator in this state.  The state does not change."""
     generator = torch.Generator()
     generator.set_state(state)
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
 
 
-def draw_a_seed() -> None:
-    """Advance the global generator by one draw of a seed, as a RandomSampler without a generator does."""
-    torch.empty((), dtype=torch.int64).random_()
+def draw_a_seed(generator: torch.Generator | None = None) -> None:
+    """Advance a generator, or the global one, by one draw of a seed, as a RandomSampler without a generator does."""
+    torch.empty((), dtype=torch.int64).random_(generator=generator)
+
+
+class Former:
+    """The state of torch's global generator before as_global().
+
+    Attributes:
+        state: The state.
+        stays: Whether the generator is not returned to it.
+    """
+
+    def __init__(self) -> None:
+        self.state = torch.get_rng_state()
+        self.stays = False
+
+    def stay_if_here(self, is_expected: bool) -> None:
+        """If that is expected, and the generator has come to this state again, let it keep what it draws now."""
+        self.stays = is_expected and torch.equal(self.state, torch.get_rng_state())
 
 
 @contextmanager
-def as_global(text: str | None) -> Iterator[None]:
+def as_global(text: str | None) -> Iterator[Former]:
     """Give torch's global generator this state, if it is not None, inside the `with`; then restore the former state."""
-    now = torch.get_rng_state()
+    former = Former()
     try:
         if text is not None:
             torch.set_rng_state(unpack(text))
-        yield
+        yield former
+    except BaseException:
+        former.stays = False
+        raise
     finally:
-        torch.set_rng_state(now)
+        if not former.stays:
+            torch.set_rng_state(former.state)
 
 
 @contextmanager

@@ -9,8 +9,8 @@ NOTE [ Place ]
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
-    4. A loaded state takes effect at the next iter().  Until then state_dict() returns it.  An existing iterator
-       continues its own epoch.
+    4. A loaded state takes effect at the next iter() or start().  Until the user has a batch of it, state_dict()
+       returns it.  An existing iterator continues its own epoch, unless its workers are needed for the loaded one.
     5. Saving a state draws nothing.  If a state needs the seed that a RandomSampler has drawn, the seed is computed
        only then: we kept the generator's state from before the draw, and draw once more from a copy of that state.  A
        resumed epoch takes its base seed from the state.  Every generator is then in the state that it would have in an
@@ -31,9 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
+from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.ranks import rank_of_state, rank_that_draws
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
+from shmloader.system.callers import caller
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch  # off Linux, a module that it imports is missing
@@ -119,9 +121,10 @@ class Place:
     def load(self, given: Any) -> None:
         """Have the next iter() resume from this state.
 
-        For another number of ranks see why_not() in seek.py; for another batch size rest() there, which takes the order
-        sample by sample; for another number of workers fitted() in iterables.py.  That number matters only for streams:
-        in mid-epoch fitted() raises, and between epochs it drops their states with a warning.
+        Another number of ranks: why_not() in seek.py says whether it can be.  Another batch size: rest() there takes
+        the order sample by sample; why_not() raises if batches came early (in_order=False).  Another number of workers
+        matters only for streams: in mid-epoch fitted() in iterables.py raises, and between epochs it drops their states
+        with a warning, if they differ.
         """
         loader, sampler = self.loader, self._sampler
         state = state_of(without_tuples(given))
@@ -147,8 +150,12 @@ class Place:
         if state.dataset_epoch is not None:
             epochs.set_epoch(loader.dataset, state.dataset_epoch)
 
-    def starting(self) -> State | None:
-        """The loaded state from which the next epoch starts; None if it starts at its beginning."""
+    def starting(self, warns: bool = True) -> State | None:
+        """The loaded state from which the next epoch starts; None if it starts at its beginning.
+
+        Args:
+            warns: Whether to warn of another length.  Of two calls for one epoch, only the first does.
+        """
         if self.loaded is None and self.then is not None:
             self.loaded, self.then = self._with_current_epochs(self.then), None
         state = self.loaded
@@ -157,6 +164,10 @@ class Place:
         now = epochs.sampler_epoch(self._sampler)
         if state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
+        elif warns and (state.batches or state.beyond):
+            was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
+            if why := why_doubtful(was, seek.order_of(self._sampler)):
+                warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
 
     def _drop(self, why: str) -> None:
@@ -167,7 +178,7 @@ class Place:
             f"{why}, so the next epoch starts at its beginning. The loaded place, after {state.samples} samples of "
             f"epoch {state.epoch}, is dropped. To resume there, begin the loop with the state's epoch.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=caller()[1],
         )
 
     # ------------------------------------------------------------------------------------------------- an epoch

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import copy
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,11 +27,13 @@ from torch.utils.data import (
 
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, pack, seed_drawn_from, unpack
+from shmloader.resume.order import Order, order_in, why_not_order
 from shmloader.resume.state import State
 
 _SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # they draw the samples themselves from their generator
 _DRAWS = (RandomSampler, *_STRAIGHT)
+_SOURCES = {RandomSampler: "data_source", SubsetRandomSampler: "indices", WeightedRandomSampler: "weights"}
 _ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is the sampler of streams
 _DEEPEST = 8  # samplers inside each other; a mock contains itself
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
@@ -77,12 +80,47 @@ def inner(sampler: Any) -> Any:
 
 
 def name_of(sampler: Any) -> str:
-    """The name of the ordering sampler in a state.  A loader with another name cannot resume from that state."""
+    """The name of the sampler that orders the samples."""
     last = inner(sampler)
     for kind in _KNOWN:
         if is_a(last, kind):
             return kind.__name__
     return type(last).__name__
+
+
+def order_of(sampler: Any) -> Order:
+    """What a state records of its order.  A loader with another order cannot resume from that state in mid-epoch."""
+    name = name_of(sampler)
+    if keeps_state(sampler) is not None:  # it resumes by its own state, whatever its order is
+        return Order(name, is_name_only=True)
+    inside = tuple(
+        f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in chain(sampler)[1:-1]
+    )
+    last = inner(sampler)
+    drawing = next((part for part in within(last) if is_a(part, *_DRAWS, DistributedSampler, _SHARED)), None)
+    if drawing is None:
+        return Order(name, inside)
+    kind = name if drawing is last else f"{name} of {name_of(drawing)}"
+    if not getattr(drawing, "shuffle", True):
+        return Order(f"{kind} without shuffle", inside)
+    if getattr(drawing, "replacement", False):
+        kind += " with replacement"
+    return Order(kind, inside, _drawn_from(drawing))
+
+
+def _drawn_from(sampler: Any) -> int | None:
+    """From how many samples one of torch's samplers draws its order; None if it cannot be asked."""
+    try:
+        for kind, name in _SOURCES.items():
+            if is_a(sampler, kind):
+                return len(getattr(sampler, name))
+        return len(sampler.dataset)
+    except Exception as error:
+        from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+
+        if is_handlers(error):
+            raise
+        return None
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
@@ -185,18 +223,13 @@ def generator_of(sampler: Any) -> torch.Generator | None:
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     """Why this sampler cannot resume from a state; None if it can."""
-    name = name_of(sampler)
-    if state.begun and state.sampler != name:
-        return (
-            f"its samples were ordered by {state.sampler}, and this loader's are by {name}. Use the sampler of the run "
-            "that saved it."
-        )
-    old, new = _early_batch_size(state), _batch_size(sampler)
-    if state.begun and old is not None and new not in (None, old):
-        return (
-            f"batches of {old} samples came early (in_order=False), and now a batch has {new}. Use batch_size={old} "
-            "until the epoch is over."
-        )
+    if state.begun:
+        is_under_way = bool(state.batches or state.beyond)  # if not, another order loses no sample
+        batches, samples = _what_stays(sampler) if is_under_way else (False, False)
+        if why := why_not_order(order_in(str(state.sampler)), order_of(sampler), batches, samples):
+            return why
+    if state.begun and state.beyond and (why := _why_not_batches(sampler, state)):
+        return why
     if not state.begun or state.ranks == ranks:
         return None
     elastic = is_a(inner(sampler), DistributedSampler)
@@ -204,35 +237,86 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
         return None
     if elastic:
         remedy = "With in_order=False, use as many ranks until the epoch is over."
-    elif any(isinstance(part, DistributedSampler) for part in within(sampler)):
+    elif (own := next((part for part in within(sampler) if isinstance(part, DistributedSampler)), None)) is None:
+        remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
+    elif not is_a(own, DistributedSampler):
+        remedy = (
+            f"{type(own).__name__} has its own __iter__(), so the loader cannot divide the rest of its order. Use as "
+            "many ranks until the epoch is over, or use shmloader.DistributedSampler itself."
+        )
+    else:
         remedy = (
             f"The rest of an epoch can be divided among any number of ranks if a BatchSampler wraps the "
             f"shmloader.DistributedSampler, and not a {type(sampler).__name__}."
         )
-    else:
-        remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
     return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
 
 
-def _early_batch_size(state: State) -> int | None:
-    """The samples of a full batch, if batches came early; None: none did."""
-    if not state.beyond:
+def _what_stays(sampler: Any) -> tuple[bool, bool]:
+    """Whether the batch samplers, and the sampler that they batch, are now as they will be when the epoch begins.
+
+    The user's set_epoch() and iter() come after the load.  In these, a subclass, or a sampler of the user's own, may
+    change its attributes or make the sampler inside it.  So what such a class decides is not compared.  torch's own
+    classes and ours change nothing there.
+    """
+    *batches, samples = (type(part) in (*_KNOWN, BatchSampler) for part in chain(sampler))
+    return all(batches), all(batches) and samples
+
+
+def _why_not_batches(sampler: Any, state: State) -> str | None:
+    """Why the numbers of the batches that came early would mean other samples with this sampler; None: they do not."""
+    new = batch_size_of(sampler)
+    old = next((each[2] for each in state.beyond if len(each) == 3), None)
+    if old is None:  # saved by an older version
+        old = _inferred_batch_size(state) if new else new
+        if old is None:
+            return (
+                "batches came early (in_order=False), and an older version of shmloader saved it, which did not record "
+                "their batch size. Load a state in which none came early (its `beyond` is empty), or begin the epoch "
+                "again."
+            )
+    if old == new:
         return None
-    most = max(samples for _, samples in state.beyond)
-    return max(most, state.samples // state.ranks // state.batches) if state.batches else most
+    now = f"now a batch has {new}" if new else "now the sampler makes its own batches"
+    if not old:
+        return (
+            f"batches came early (in_order=False) from a sampler that makes its own, and {now}. Use the batches of the "
+            "run that saved it until the epoch is over."
+        )
+    return (
+        f"batches of {old} samples came early (in_order=False), and {now}. Use batch_size={old} until the epoch is "
+        "over."
+    )
 
 
-def _batch_size(sampler: Any) -> int | None:
-    """The samples of each batch; None if it is not known."""
+def _inferred_batch_size(state: State) -> int | None:
+    """The batch size of the batches that came early, if two of the state's numbers agree on it; None: they do not.
+
+    One number is not enough.  A batch that came early may be the epoch's last one, which is short.  The batches before
+    the first missing one may be of another size, from before the epoch was resumed.
+    """
+    sizes = [each[1] for each in sorted(state.beyond)]
+    full = sizes[0]
+    if len(sizes) == 1:
+        agree = state.batches > 0 and state.samples == full * state.batches * state.ranks
+    else:
+        agree = sizes[-1] <= full and set(sizes[:-1]) == {full}
+    return full if agree else None
+
+
+def batch_size_of(sampler: Any) -> int:
+    """The samples of each batch (of a batch sampler of batches: the lists), 1 if there are no batches; 0: not known."""
     parts = chain(sampler)
-    return parts[0].batch_size if len(parts) == 2 else None
+    if len(parts) == 1:
+        return int(is_a(sampler, *_KNOWN))
+    return int(parts[0].batch_size)
 
 
-def rest(sampler: Any, state: State) -> Iterator[Any]:
+def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = None) -> Iterator[Any]:
     """The rest of a loader's sampler, or batch sampler, after a place in an epoch.
 
     The loader's and the sampler's own generators must be in their state at the epoch's beginning.  The global one is
-    not touched.
+    touched only by a first draw that the run that saved the state had not made yet.
     """
     parts = chain(sampler)
     last = parts[-1]
@@ -241,22 +325,67 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
         if state.sampler_state is not None:  # otherwise it has its state already: NOTE [ Drawn from ]
             keeper.load_state_dict(state.sampler_state)
         left = iter(()) if state.used_up else iter(sampler)
+    elif len(parts) > 2 and is_a(last, DistributedSampler):
+        left = _divided(parts, state)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
-        with as_global(state.global_generator):
-            if len(parts) == 2:
-                left = _batched(sampler, _skipped(iter(_seeded(last, state)), state.samples // state.ranks))
-            else:
-                left = _skipped(_restarted(sampler, state), state.batches)
-            if not state.batches:  # inside as_global(), because the first draw may draw all of them
-                left = Left(list(itertools.islice(left, 1)), left)
+        left = _drawn_again(sampler, state, loader_generator)
     elif len(parts) == 2:
         left = _batched(sampler, _left_of(last, state))
     else:
         left = _left_of(last, state)
     if not state.beyond:
         return left
-    beyond = frozenset(number for number, _ in state.beyond)
+    beyond = frozenset(each[0] for each in state.beyond)
     return (index for number, index in enumerate(left, state.batches) if number not in beyond)
+
+
+def _divided(parts: list[Any], state: State) -> Iterator[Any]:
+    """The rest of the order of our DistributedSampler, which batch samplers inside each other batch.
+
+    The outermost one gets lists, and the state counts these.  Only the last lists of an epoch are not full.
+    """
+    size = math.prod(part.batch_size for part in parts[1:-1])
+    left: Iterator[Any] = parts[-1].after(state.samples * size)
+    for part in reversed(parts[:-1]):
+        left = _batched(part, left)
+    return left
+
+
+def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator | None) -> Iterator[Any]:
+    """The rest of an unknown sampler, or of a batch sampler of a batch sampler, which draws from its beginning again.
+
+    A batch sampler of torch's takes the rest sample by sample (from another batch sampler, list by list), so its batch
+    size may change.
+
+    It draws from the global generator of the epoch's beginning, and then that one gets its present state back.  If the
+    state was saved before the first batch, the run that saved it may not have made the first draw yet.  Then, if the
+    user has restored the global generator, it arrives at its present state before that draw, and moves on with it.
+    """
+    parts, is_expected = chain(sampler), not state.batches
+    with as_global(state.global_generator) as of_global:
+        if len(parts) > 1:  # the batch sampler makes the sampler's iterator in the first draw
+            of_global.stay_if_here(is_expected)
+            left = _batched(sampler, _skipped(_restarted(parts[1], state), state.samples // state.ranks))
+        else:
+            left = _restarted(sampler, state)
+            _draw_base_seed_if_it_follows(state, loader_generator)
+            of_global.stay_if_here(is_expected)
+            left = _skipped(left, state.batches)
+        if state.batches:
+            return left
+        # inside as_global(), because the first draw may draw all of them
+        return Left(list(itertools.islice(left, 1)), left)
+
+
+def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generator | None) -> None:
+    """Draw the base seed, if a sampler that has drawn again in its iter() had drawn there before it.
+
+    A resumed epoch takes that seed from the state, and does not draw it.  It is the next draw only if the state is of
+    an iterator of torch's without workers, which made the sampler's iterator first: Generators.were_drawn_from().
+    """
+    now = torch.get_rng_state() if loader_generator is None else loader_generator.get_state()
+    if seed_drawn_from(now) == state.base_seed:
+        draw_a_seed(loader_generator)
 
 
 class Left:
@@ -318,7 +447,7 @@ def _seeded(last: Any, state: State) -> Any:
 
 
 def _restarted(sampler: Any, state: State) -> Iterator[Any]:
-    """All that an unknown sampler, or a batch sampler of a batch sampler, gives from its beginning."""
+    """All that an unknown sampler, or a batch sampler inside another, gives from its beginning."""
     started = _seeded(inner(sampler), state)
     for part in reversed(chain(sampler)[:-1]):
         outer = copy.copy(part)

@@ -31,7 +31,7 @@ from shmloader.core.indices import Indices
 from shmloader.resume import seek
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.drawn_from import Watch
-from shmloader.resume.generators import pack
+from shmloader.resume.generators import pack, seed_drawn_from
 from shmloader.resume.state import State
 from shmloader.system.signals import held
 
@@ -58,6 +58,7 @@ class Source(Indices):
         loader_generator: The loader's generator.
         start: Where in the epoch to begin; None: at its beginning.
         indices: The sampler's iterator, if it was made already.
+        before: The generators' states before that, if making it has drawn from them; None: they are as they are now.
         watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
     """
 
@@ -67,13 +68,14 @@ class Source(Indices):
         loader_generator: torch.Generator | None = None,
         start: State | None = None,
         indices: Iterator[Any] | None = None,
+        before: Generators | None = None,
         watch: Watch | None = None,
     ) -> None:
+        before = Generators(sampler, loader_generator) if before is None else before
         self._sampler = sampler
         self._start = start
-        self._global = torch.get_rng_state()
-        self._loader_state = None if loader_generator is None else loader_generator.get_state()
-        self._own = [(each, each.get_state()) for each in _generators(sampler)]
+        self._loader_generator = loader_generator
+        self._global, self._loader_state, self._own = before.of_global, before.of_loader, before.own
         self._apart = [state for each, state in self._own if each is not loader_generator]
         self._origin: dict[str, Any] | None = None
         if start is not None and not start.drawn:
@@ -90,7 +92,9 @@ class Source(Indices):
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
-        return iter(self._sampler) if self._start is None else seek.rest(self._sampler, self._start)
+        if self._start is None:
+            return iter(self._sampler)
+        return seek.rest(self._sampler, self._start, self._loader_generator)
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
         if self._watch is not None:
@@ -293,6 +297,40 @@ def _length_of(sampler: Any) -> int | None:
         return len(sampler)
     except (TypeError, NotImplementedError):
         return None
+
+
+class Generators:
+    """The states of the generators from which a sampler may draw.
+
+    Args:
+        sampler: The sampler.
+        loader_generator: The loader's generator.
+
+    Attributes:
+        of_global, of_loader: The states of torch's global one and of the loader's; None: the loader has none.
+        own: The generators of the sampler and of those inside it, and their states.
+    """
+
+    def __init__(self, sampler: Any, loader_generator: torch.Generator | None) -> None:
+        self._loader_generator = loader_generator
+        self.of_global = torch.get_rng_state()
+        self.of_loader = None if loader_generator is None else loader_generator.get_state()
+        self.own = [(each, each.get_state()) for each in _generators(sampler)]
+
+    def were_drawn_from(self, base_seed: int | None) -> bool:
+        """Whether a sampler has drawn from them, in its iter(), since an iterator of torch's has begun.
+
+        Args:
+            base_seed: The seed that the iterator drew.  It makes the sampler's iterator first, so if the seed is the
+                first draw from its generator, the sampler has drawn nothing from that one.
+        """
+        loaders = self._loader_generator
+        seeded = self.of_global if self.of_loader is None else self.of_loader
+        if seed_drawn_from(seeded) != base_seed:
+            return True
+        if self.of_loader is not None and not torch.equal(self.of_global, torch.get_rng_state()):
+            return True
+        return any(each is not loaders and not torch.equal(each.get_state(), state) for each, state in self.own)
 
 
 def _generators(sampler: Any) -> list[torch.Generator]:

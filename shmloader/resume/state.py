@@ -1,4 +1,10 @@
-"""The state of a loader: one dict of JSON types, in which `streams`, `sampler_state` and `next` may be nested."""
+"""The state of a loader: one dict of JSON types, in which `streams`, `sampler_state` and `next` may be nested.
+
+Place._state() in place.py makes it, in mid-epoch by Epoch.state() in epoch.py.  Place.load() loads it.  NOTE [ Place ]
+there says which batches it counts, and Place.load() what may have changed in between.  The state of a stream comes from
+its worker, after each batch: NOTE [ Cells ] in iterables.py.  The random states of workers are not in it:
+worker/random_states.py.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +30,17 @@ class State:
         begun: Whether it is under way.  If not, nothing was drawn for it.
         batches: How many of its batches this rank has received.
         samples: How many of its samples all ranks together have received.
-        beyond: With in_order=False: the numbers and samples of the batches that this rank has received after a missing
-            one.  `batches` and `samples` do not count them.
+        beyond: With in_order=False: the batches that this rank has received after a missing one.  `batches` and
+            `samples` do not count them.  Of each: its number, its samples, and the batch size to which the number
+            refers, 0 if that is not known, because the sampler makes its own batches.  States of older versions lack
+            the batch size.  (A new key would stop torch.distributed.checkpoint from loading these: nested_in_tuples().)
         ranks: How many ranks share its samples.
         base_seed: The seed that the iterator drew, as torch's does, and from which it seeds its workers; None: the next
             iterator draws one.
         served: How many epochs the iterator had begun with that seed before this one.
-        drawn: Whether the sampler has made the draws of its iter(); without workers it makes them at the first batch.
-        sampler: The name of the sampler that orders the samples.
+        drawn: Whether the sampler has made the draws of its iter().  Without workers most make them at the first batch.
+        sampler: The name of the sampler that orders the samples; in mid-epoch also what else decides their order:
+            order.py.
         sampler_seed: The seed that a RandomSampler drew for this epoch, or is about to draw.
         sampler_epoch: The last argument of the sampler's set_epoch().
         dataset_epoch: The last argument of the dataset's set_epoch().
@@ -55,7 +64,7 @@ class State:
     begun: bool = False
     batches: int = 0
     samples: int = 0
-    beyond: tuple[tuple[int, int], ...] = ()
+    beyond: tuple[tuple[int, ...], ...] = ()
     ranks: int = 1
     base_seed: int | None = None
     served: int = 0
@@ -118,7 +127,7 @@ def state_of(given: Any) -> State:
         state_of(found["next"])
     for name, value in found.items():
         _check(name, value)
-    found["beyond"] = tuple((number, samples) for number, samples in found["beyond"])
+    found["beyond"] = tuple(map(tuple, found["beyond"]))
     return State(**found)
 
 
@@ -162,7 +171,7 @@ def _check(name: str, value: Any) -> None:
     elif name in _TEXTS:
         right = value is None or type(value) is str
     elif name == "beyond":
-        right = isinstance(value, (list, tuple)) and all(map(_are_two_counts, value))
+        right = isinstance(value, (list, tuple)) and all(map(_is_a_batch, value))
     elif name == "used_up":
         right = type(value) is bool
     elif name == "streams":
@@ -171,8 +180,8 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
 
 
-def _are_two_counts(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and all(type(one) is int for one in value)
+def _is_a_batch(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) in (2, 3) and all(type(one) is int for one in value)
 
 
 def _is_a_stream(value: Any) -> bool:

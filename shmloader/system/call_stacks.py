@@ -10,7 +10,7 @@ NOTE [ Call stacks ]
     The trainer sends no second signal while the first is pending in the kernel, because the worker may be stopped.
     Otherwise the kernel would deliver both when the worker continues, perhaps in the middle of Python code.
 
-    Threads of ours that wait for work are left out, because a worker may have sixteen of them (Threads of storage).
+    Threads of ours that wait for work are left out.  A worker may have sixteen that read files (storage/threads.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""`in_del`, the decorator of each `__del__()`, for modules that are imported on other platforms too."""
+"""What ends are made of, for modules that are imported on other platforms too: `in_del`, the decorator of each
+`__del__()`, and `take_all`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["in_del"]
+__all__ = ["in_del", "take_all"]
 
 _Dying = TypeVar("_Dying")
 
@@ -16,3 +18,23 @@ except ImportError:  # off Linux there is no core
     def in_del(end: Callable[[_Dying], None]) -> Callable[[_Dying], None]:
         """The function itself."""
         return end
+
+
+def take_all(steps: Iterable[Callable[[], object]]) -> None:
+    """Take each step of an end, even if an earlier one has raised.
+
+    Raises:
+        BaseException: The first error, after the last step; but Ctrl-C, and what else is no Exception, before others.
+    """
+    raised: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
+                raised = error
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            del raised  # it holds this frame, by its traceback

@@ -12,8 +12,9 @@ NOTE [ Signals ]
        stretch of code is noted, and its handler is called after the stretch.  Blocking the signal is not enough.  A
        signal belongs to the process, and if the main thread has blocked it, another thread takes it (numpy alone starts
        some).  Python then runs the handler in the main thread anyway.
-    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  If another
-       stretch begins inside it, signals that come there are handled at the end of that inner stretch.
+    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.  Inside
+       let_through(), a second stretch may begin.  Signals that come in the second one are handled at its end, and not
+       only at the end of the first one.
     4. If a stretch lasts longer than LONGEST, we assume that it hangs. A signal that arrives after that is handled at
        once.
     5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
@@ -31,7 +32,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from shmloader.core.late_signals import late
+from shmloader.core.late_signals import late, strip
 
 LONGEST = 5.0  # seconds
 _NUMBERS = tuple(map(int, signal.valid_signals()))
@@ -164,7 +165,8 @@ class held_in_del(held):
 
     So a handler is called after the object is gone, or after the collection in which it dies.  Then everything in
     Python that this calls, such as the callbacks of weak references, is over too.  let_through() does nothing before
-    that.  The object's attributes are gone then, so none of them dies after the handler.
+    that.  The object's attributes are gone then, so none of them dies after the handler.  Whoever finds the object by a
+    weak reference, in another thread, must therefore ask its `is_dying` before it uses any of them.
 
     Args:
         dying: the object whose `__del__()` it is.
@@ -185,7 +187,7 @@ class held_in_del(held):
         if self._hold is not None:
             self._hold.in_del = self._was_in_del
             if self._hold.noted and (self._hold.depth == 1 or self._was_open):
-                vars(self._dying).clear()  # calls that the death of these makes would be interrupted in vain
+                strip(self._dying)  # calls that the death of these makes would be interrupted in vain
         super().__exit__(kind, error, at)
 
     def _deliver(self, hold: _Hold) -> None:

@@ -83,7 +83,7 @@ class Conductor(ConductorSide):
         last = ring.current if ring.next is None else ring.next
         drops = isinstance(last, Epoch) and last is not place.current
         carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
-        start = place.starting()
+        start = place.starting(warns=not first)  # if it is the first, begin_iterator() has warned
         if not first:
             self._served += 1
             if start is not None:  # only workers that seed each sample are still there: dataloader.py ends all others

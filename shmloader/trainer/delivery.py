@@ -1,5 +1,7 @@
 """Slot to batch: lent as tensors over the slot, or copied out.
 
+Which sequence comes next, in order or not, is decided by Sequences.find_ready() in sequences.pyx.
+
 NOTE [ Lease ]
 
 A delivered batch is a set of tensors over its payload.  When is the user done with it?  There may be views, numpy
@@ -147,6 +149,8 @@ class Delivery(ReaderSide):
         except Exception as error:
             if is_handlers(error):  # the next call reads it again
                 raise
+            if self.closed:  # a handler has closed it, and the memory is gone
+                raise StopIteration from error
             batch = ExceptionWrapper(where="in the trainer, where a batch was read")
             lease.fail()
         return batch

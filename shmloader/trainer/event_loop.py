@@ -6,17 +6,18 @@ NOTE [ A loader's event loop ]
        hold it, and it ends with the last of these: a program may iterate over a loader that it does not keep.  After
        close(), the next batch begins another one.
     2. Threads take turns on it.  A turn lasts for all samples of a batch.  In its turn a thread also begins an epoch
-       and draws indices.  These two may draw from torch's generator.  If a thread did so during another thread's turn,
-       the loader would blame a sample of that other thread for the draw: NOTE [ Side by side ], 3.
+       and asks the sampler for indices, because both may draw from torch's generator.  If a thread drew from it during
+       another thread's turn, the loader would blame a sample of that other thread: NOTE [ Side by side ], 3.
     3. If the caller's thread runs a loop already, as in a notebook, ours runs in a thread that ends before next()
        returns.  After a Ctrl-C that thread stops the loop at the next callback, and next() waits until it has ended.
        If a second Ctrl-C breaks off this wait, the following next() waits for the end of that thread first.
     4. Otherwise the loop runs in the caller's thread, and if that is the main one, signals' handlers may raise there.
-       In a callback of asyncio's they must not.  It would log an Exception, and drop it.  The callback would be lost
-       too, and whoever waits for it would wait for ever.  So handlers are held back during a turn.  They are let
-       through while the loop waits, where their exceptions leave next(), and in the steps of a sample's coroutine,
-       where they are raised in the sample: a dataset may limit the time of a sample by a timer.
-    5. Nobody can catch what a handler raises while the loop ends because it is collected: held_in_del().
+       In a callback of asyncio's they must not.  asyncio would log the handler's Exception, and drop it.  The callback
+       would be lost too, and whoever waits for it would wait for ever.  So handlers are held back during a turn.  They
+       are let through while the loop waits, where their exceptions leave next(), and in the steps of a sample's
+       coroutine, where they are raised in the sample: a dataset may limit the time of a sample by a timer.
+    5. The collector may end the loop, in any line of any code.  Nobody could catch what a handler raises there, so
+       handlers are held back meanwhile: held_in_del().
 """
 
 from __future__ import annotations

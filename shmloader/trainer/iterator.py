@@ -29,11 +29,22 @@ NOTE [ Shutdown ]
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is
        harmless.
-    8. The collector may run in any thread, at any line, and end an iterator there.  If the thread is one that the
-       shutdown joins, the iterator starts another thread, which takes the steps.  An iterator of a crew also starts one
-       if any thread holds the crew's lock, because the holder may be waiting for the thread in which the collector
-       runs: until that thread has started, for example.  If that thread waited for the lock meanwhile, neither of the
-       two would continue.
+    8. The collector may run in any thread, at any line, and end an iterator there.  In two cases that thread must not
+       take the steps itself, and the iterator starts another thread for them:
+       - It is a thread that the steps join.  A thread cannot join itself.
+       - The iterator belongs to a crew, and a thread holds the crew's lock.  The holder may be waiting for the
+         collector's thread: in Thread.start(), for example, until that thread runs.  If the collector's thread waited
+         for the lock, neither of the two would continue.
+    9. Two threads may end an iterator, so the steps have a lock.  There is another lock, `changing`: a thread holds it
+       while it starts workers, or has a crew's workers join the ring of a loader.  Each thread must take `changing`
+       before the lock of the steps.  So the end of an iterator begins with part(), in which a crew's workers leave the
+       ring, and which takes `changing`.  No step after it waits for `changing`.  With the other order, two threads
+       could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator and waits for
+       the lock of the steps, and thread B holds that lock and waits for `changing`.
+    10. While an iterator is in its __del__(), another thread that closes the loader or the crew may still find it by a
+        weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may clear the iterator's
+        __dict__ at any moment.  (No attribute may die after a signal's handler has run.)  The thread that is in the
+        __del__() ends the iterator.
 """
 
 from __future__ import annotations
@@ -65,7 +76,7 @@ from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
-from shmloader.trainer import start
+from shmloader.trainer import closing, start
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
@@ -78,8 +89,6 @@ from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.workers_of import workers_of
 
-_CLOSED = "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
-
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
@@ -90,6 +99,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _worker_set: WorkerSet | None = None
     _shutdown = True
     _ended = True  # workers, threads and memory are gone
+    is_dying = False  # set by in_del()
+    is_unasked = False  # start() began the epoch, and iter() has not returned it yet: start.py
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
@@ -120,12 +131,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         try:
             with held():
                 self._make_ring(loader, options, place, served)
-            if self._schedule.opens_first:
-                self._reset(loader, first_iter=True)
-                self._hire(loader)
-            else:  # torch's order, which a sampler may rely on
-                self._hire(loader)
-                self._reset(loader, first_iter=True)
+            with self._unless_closed():  # a handler may close the crew as soon as it has this iterator
+                if self._schedule.opens_first:
+                    self._reset(loader, first_iter=True)
+                    self._hire(loader)
+                else:  # torch's order, which a sampler may rely on
+                    self._hire(loader)
+                    self._reset(loader, first_iter=True)
         except BaseException:
             self._shutdown_workers()
             raise
@@ -232,23 +244,23 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "iter() was called while this thread is in iter() of the same DataLoader. The call came from a signal "
                 "handler. Set a flag there, and call iter() after your loop."
             )
-        self._steps.beginning = threading.get_ident()
         try:
-            self._begin(loader, first_iter)
-        except (StopIteration, AssertionError, AttributeError) as error:
-            if not self._delivery.closed:
-                raise
-            raise RuntimeError(_CLOSED) from error
+            self._steps.beginning = threading.get_ident()
+            is_started = start.is_asked_for(loader, self)  # if it closes this iterator, its error says why
+            with self._unless_closed():
+                self._begin(loader, first_iter, is_started)
         finally:
             self._steps.beginning = 0
-        if self._delivery.closed:
-            raise RuntimeError(_CLOSED)
 
-    def _begin(self, loader: DataLoader[Any], first_iter: bool) -> None:
-        self._delivery.interrupted = False
+    def _unless_closed(self) -> contextlib.AbstractContextManager[None]:
+        """If other code closes the iterator within this `with`, the error names that."""
+        return closing.naming_it(lambda: self._delivery.closed, self._options.crew)
+
+    def _begin(self, loader: DataLoader[Any], first_iter: bool, is_started: bool) -> None:
+        self._delivery.interrupted = self.is_unasked = False
         assert self._worker_set is not None
         self._worker_set.works()
-        if start.is_asked_for(loader, self):
+        if is_started:
             return
         if self._conductor.holds_next():
             self._stepping.drain(next_too=False)  # of an epoch that was left half-way
@@ -271,6 +283,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._IterableDataset_len_called = loader._IterableDataset_len_called
 
     def __next__(self) -> Any:
+        if self.is_unasked:
+            raise StopIteration
         if profiler._is_profiler_enabled:
             with profiler.record_function(self._profile_name):
                 batch = self._next_data()
@@ -335,7 +349,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._ring.alarm()
 
     def explain(self, error: RuntimeError) -> NoReturn:
-        """Raise torch's error for a worker that died, with what it held; any other error as it is."""
+        """Raise torch's error for a worker that died, with what it held; any other error as it is.
+
+        If next() failed because other code has closed the iterator meanwhile, this raises StopIteration.
+        """
+        if self._delivery.closed and closing.is_due_to_it(error):
+            raise StopIteration from error
         assert self._worker_set is not None
         self._worker_set.raise_explained(error)
 
@@ -352,15 +371,24 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             threading.Thread(target=heir._shutdown_workers, name="shmloader_end").start()
             self._shutdown = self._ended = True
             return
-        with held(), self._ending:
+        with held():
+            self._shutdown = True
+            try:
+                if self._worker_set is not None:
+                    self._delivery.closed = True
+                    self._worker_set.part()  # before the lock: NOTE [ Shutdown ], 9
+            finally:
+                self._take_steps()
+
+    def _take_steps(self) -> None:
+        """Take all steps of the shutdown but the first one."""
+        with self._ending:
             if self._ended:
                 return
-            self._shutdown = True
             try:
                 if self._audience is not None and self._ring_number >= 0:
                     self._audience.closed(self._ring_number, self._ring.sequences.next_take)
                 if self._worker_set is not None:
-                    self._delivery.closed = True
                     try:
                         self._conductor.drop_next()  # may call the user's sampler
                     finally:

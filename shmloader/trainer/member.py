@@ -10,11 +10,13 @@ import weakref
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from shmloader.core.handlers import is_handlers
 from shmloader.core.late_signals import is_in_del
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
 from shmloader.system.handed_over import HandedOver
 from shmloader.system.signals import held, let_through
+from shmloader.trainer.closing import CREW_CLOSED
 from shmloader.trainer.later_code import is_of_script
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
@@ -54,13 +56,19 @@ class Member(WorkerSet):
         )
         self._changing = shared.changing
         self._shared = shared
-        self.iterator = iterator
+        self._reference = iterator
         self._steals = steals
         self._folded = False
+        self._is_filled = False  # at the end, by a worker that did not answer in time
         self.number = shared.next_ring()
         self.active = False
         self._given: dict[str, Any] = {}
         self._handed: dict[bool, HandedOver] = {}
+
+    def iterator(self) -> Any:
+        """Its iterator; None if that is gone, or if another thread, which is in its `__del__()`, ends it."""
+        found = self._reference()
+        return None if found is None or found.is_dying else found
 
     # ------------------------------------------------------------------------------------------------- joining
 
@@ -89,7 +97,10 @@ class Member(WorkerSet):
         if handed is None or not handed.for_all:
             if handed is not None:
                 handed.close()
-            handed = self._handed[inherits] = self._hand_over(inherits)
+            handed = self._handed[inherits] = self._hand_over(inherits)  # a handler may run, and close this
+            if self._stopped:
+                self._close_handed()
+            self._refuse_if_closed()
         if name := shared.defined_later(index, handed.named):
             raise RuntimeError(
                 f"{name} was defined, or defined again, after the crew's workers were started, so they do not have "
@@ -97,13 +108,26 @@ class Member(WorkerSet):
                 "Or define it in a module."
             )
         worker = shared.workers[index]
-        shared.signals.messages.join(index, self.number, first, handed, lambda: runs(worker))
+        shared.signals.messages.join(index, self.number, first, handed, lambda: self._awaits(worker))
+        self._refuse_if_closed()
+
+    def _awaits(self, worker: BaseProcess) -> bool:
+        """Whether this worker may still join."""
+        self._refuse_if_closed()
+        return runs(worker)
+
+    def _refuse_if_closed(self) -> None:
+        """Raise if the ring was closed: by a signal's handler, because only this thread may change the workers now."""
+        if self._stopped:
+            raise RuntimeError(CREW_CLOSED)
 
     def _hand_over(self, inherits: bool) -> HandedOver:
         given = {name: part for name, part in self._given.items() if not (inherits and name in SHARED)}
         try:
             return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given, notes=is_of_script)
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
+            if self._stopped or is_handlers(error):
+                raise
             raise type(error)(
                 f"{error}\nThe crew's workers already run, so {self.dataset_name}, its collate_fn and its "
                 "worker_init_fn must be pickled for them. One of the three cannot be pickled. Define it at the top of "
@@ -143,6 +167,8 @@ class Member(WorkerSet):
         with held(), self._changing:
             if self._stopped:
                 return
+            if dead:
+                self._shared.refuse_in_handler()  # before a death is counted
             for index in dead:
                 if self._shared.has_died(index, self.workers[index]):
                     self._replace_one(index)
@@ -197,7 +223,11 @@ class Member(WorkerSet):
         """Give the memory of free slots back while other loaders are iterated."""
         iterator = self.iterator()
         if not self._folded and not self._stopped and iterator is not None:
-            iterator.fold()
+            try:
+                iterator.fold()
+            except RuntimeError:
+                if not self._stopped:  # otherwise a signal's handler has closed it meanwhile
+                    raise
             self._folded = True
 
     # ------------------------------------------------------------------------------------------------- parting
@@ -212,6 +242,9 @@ class Member(WorkerSet):
     @property
     def lives(self) -> bool:
         """Whether any worker may use the ring's memory: its payloads, that is.  See NOTE [ Crew ], 4."""
+        return self._is_filled if self.ended else self._may_be_filled()
+
+    def _may_be_filled(self) -> bool:
         return any(self._may_fill(index) for index in range(len(self.workers)))
 
     def _may_fill(self, index: int) -> bool:
@@ -224,33 +257,17 @@ class Member(WorkerSet):
             return bool(self._ring.sequences.owes(index)) or (self._steals and self._ring.under_way > 0)
         return False
 
-    def part(self, waits: bool = True) -> bool:
-        """Have all workers part from the ring.
-
-        Args:
-            waits: Whether to wait for another thread that changes the workers.
-
-        Returns:
-            Whether they part.
-        """
-        with held():
-            if self._stopped:
-                return True
-            if not self._changing.acquire(blocking=waits):
-                return False
-            try:
-                died = self._shared.has_died
-                for index, worker in enumerate(self.workers):
-                    if died(index, worker):
-                        self._shared.held_by(worker, index)  # others may ask when this ring is gone
-                self._stopped, self.active = True, False
-                self._ring.stop()
-                for index, worker in enumerate(self.workers):
-                    if not died(index, worker):
-                        self._shared.signals.messages.part(index, self.number)
-            finally:
-                self._changing.release()
-        return True
+    def _part(self) -> None:
+        """Have all workers part from the ring."""
+        died = self._shared.has_died
+        for index, worker in enumerate(self.workers):
+            if died(index, worker):
+                self._shared.held_by(worker, index)  # others may ask when this ring is gone
+        self._stopped, self.active = True, False
+        self._ring.stop()
+        for index, worker in enumerate(self.workers):
+            if not died(index, worker):
+                self._shared.signals.messages.part(index, self.number)
 
     def stop(self) -> None:
         """Have all workers part from the ring.  When it returns, none fills a payload, unless it does not answer."""
@@ -262,6 +279,7 @@ class Member(WorkerSet):
                     self._wait_for_those_who_fill()
                 finally:
                     self._close_handed()
+                    self._is_filled = self._may_be_filled()  # before it is forgotten who has parted
                     self._shared.signals.members.pop(self.number, None)
                     self._shared.signals.messages.forget(self.number)
                     self._given = {}
@@ -271,6 +289,11 @@ class Member(WorkerSet):
         end = time.monotonic() + PATIENCE
         for index in range(len(self.workers)):
             while self._may_fill(index) and (left := end - time.monotonic()) > 0:
+                if self._changing.acquire(blocking=False):  # otherwise try again: NOTE [ Shutdown ], 9
+                    try:
+                        self._shared.signals.messages.flush(index)
+                    finally:
+                        self._changing.release()
                 with let_through():
                     self._shared.signals.messages.wait_parted(index, self.number, left)
         late = [index for index in range(len(self.workers)) if self._may_fill(index)]

@@ -98,7 +98,7 @@ class Messages:
     def part(self, index: int, ring: int) -> None:
         """Have a worker part from a ring."""
         self._unsent[index].append(ring)
-        self._flush(index)
+        self.flush(index)
 
     def has_parted(self, index: int, ring: int) -> bool:
         """Whether a worker has parted from this ring, after the message to do so."""
@@ -107,7 +107,6 @@ class Messages:
 
     def wait_parted(self, index: int, ring: int, seconds: float) -> None:
         """Wait until it has, or until `seconds` have passed, or something else has happened."""
-        self._flush(index)
         message = self._parted[index].get(ring)
         if message is not None:
             self._board.wait_heard(index, message, seconds)
@@ -133,8 +132,11 @@ class Messages:
         self._last[index] = self._board.notify(index)
         return self._last[index]
 
-    def _flush(self, index: int) -> bool:
-        """Send what did not fit before, in order.  Returns whether nothing is left to be sent."""
+    def flush(self, index: int) -> bool:
+        """Send what did not fit before, in order.  Returns whether nothing is left to be sent.
+
+        The caller holds `changing`, because two threads would send one message twice, and another one never.
+        """
         channel, unsent = self._channels[index], self._unsent[index]
         if channel is None:  # another process is about to be this worker, and must not wait for what it is not sent
             unsent.clear()
@@ -150,7 +152,7 @@ class Messages:
     def _wait_for_room(self, index: int, runs: Callable[[], bool]) -> bool:
         """Wait until a worker has heard most of its messages.  Returns whether it lives."""
         while self._channels[index] is not None and runs():
-            if self._board.has_heard(index, self._last[index] - UNHEARD & 0xFFFFFFFF) and self._flush(index):
+            if self._board.has_heard(index, self._last[index] - UNHEARD & 0xFFFFFFFF) and self.flush(index):
                 return True
             with let_through():
                 self._board.wait_heard(index, self._last[index], RETRY)

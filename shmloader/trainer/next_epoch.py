@@ -8,8 +8,8 @@ next epoch begins at once, and its batches are opened as far as there is room (N
 hold two epochs, but never three, because an epoch is prefetched only while the user iterates over the one before it.
 
     1. Each task names its batch's epoch, seed, and the argument of the dataset's set_epoch().  The ring keeps the
-       order, and each epoch counts its own batches: while any batch of the current epoch is under way, the next one to
-       be delivered belongs to it.  So workers need not know of overlaps.
+       order: while any batch of the current epoch is under way, the batch that is delivered next belongs to the current
+       epoch.  Each epoch counts its own batches.  So workers need not know of overlaps.
     2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  The
        workers persist, because prefetch_epochs requires that, and they keep their base seed.  So only the sampler
        draws.

@@ -2,6 +2,10 @@
 
 They are drawn where torch draws them: begin_iterator() in _torch.py runs torch's own __init__, which first begins the
 sampler, and then draws the base seed.
+
+A worker seeds Python, NumPy and torch by the base seed and its number when it starts: seed_worker() in
+worker/random_states.py.  Persistent workers start once, and draw on in later epochs.  If each sample has its own seed,
+_seed() there sets it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -65,12 +65,14 @@ from shmloader.core.ring import Mapping
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
+from shmloader.system.endings import take_all
 from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.own_lock import OwnLock
 from shmloader.system.signals import held, held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
+from shmloader.trainer.closing import CREW_CLOSED
 from shmloader.trainer.later_code import Code, code_of_script, defined_later
 from shmloader.trainer.messages import Messages
 from shmloader.trainer.watch import runs
@@ -122,6 +124,7 @@ class SharedWorkers(WorkerSet):
     def __init__(self, count: int, context: Any, template: bool, outlives: bool) -> None:
         self._owner = os.getpid()
         self.count = count
+        self._ending = threading.RLock()  # two threads may close the crew
         self._templates = DatasetTemplates() if template else None
         if self._templates is not None:
             plain = multiprocessing.get_context(context) if isinstance(context, str) else context
@@ -137,6 +140,7 @@ class SharedWorkers(WorkerSet):
         self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
         self._refuses = False
+        self._starter = 0  # the thread in have()
 
     @property
     def changing(self) -> Any:
@@ -158,6 +162,11 @@ class SharedWorkers(WorkerSet):
     def is_usable(self) -> bool:
         """Whether they belong to this process, and iterators may join them."""
         return self._owner == os.getpid() and not (self._stopped or self._refuses)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether this process has begun to end them, and they have not ended."""
+        return self._owner == os.getpid() and self._refuses and not self.ended
 
     def refuse(self) -> bool:
         """Let no other iterator join, because the workers are about to be ended; whether they can be.
@@ -214,16 +223,30 @@ class SharedWorkers(WorkerSet):
         """Have all workers at work: the first time, and where some have ended.
 
         Raises:
-            RuntimeError: The crew was closed.
+            RuntimeError: The crew was closed, or a signal's handler calls this while this thread is in it.
         """
         if self._refuses:
-            raise RuntimeError(
-                "The crew was closed by another thread or a signal's handler. Iterate over the DataLoader again."
-            )
-        missing = [k for k in range(self.count) if k >= len(self.workers) or not runs(self.workers[k])]
-        if not missing and self._watch is not None:
-            return
-        self._spin, self._count = spin, self.count
+            raise RuntimeError(CREW_CLOSED)
+        self.refuse_in_handler()
+        try:
+            self._starter = threading.get_ident()
+            self._spin, self._count = spin, self.count
+            missing = [k for k in range(self.count) if k >= len(self.workers) or not runs(self.workers[k])]
+            if not missing and self._watch is not None:
+                return
+            self._start_missing(missing)
+        finally:
+            self._starter = 0
+            if self._stopped:
+                self.end()
+        if self._stopped:  # by a handler, since the last worker was started
+            raise RuntimeError(CREW_CLOSED)
+        # The thread may have been stopped before it saw these deaths, and other rings may not have looked after them.
+        for member in self.signals.living():
+            member.note_deaths()
+
+    def _start_missing(self, missing: list[int]) -> None:
+        """Start these workers, and the thread that watches all of them."""
         if self._paper is None:
             warn_before_fork(self._context)
             if getattr(self._context, "get_start_method", str)() == "forkserver":
@@ -234,14 +257,25 @@ class SharedWorkers(WorkerSet):
             self._arguments = self._inheritance()
             for index in missing:
                 self._start_member(index)
+                if self._stopped:
+                    raise RuntimeError(CREW_CLOSED)
         finally:
             self._arguments.close()
             self._arguments = Parcel({})  # it would keep the datasets
-            if self.workers:
+            if self.workers and not self._stopped:
                 self._start_watch()
-        # The thread may have been stopped before it saw these deaths, and other rings may not have looked after them.
-        for member in self.signals.living():
-            member.note_deaths()
+
+    def refuse_in_handler(self) -> None:
+        """Raise if this thread is in have(), whose half-started worker this would take for none, and start again.
+
+        Raises:
+            RuntimeError: It is.
+        """
+        if self._starter == threading.get_ident():
+            raise RuntimeError(
+                "a loader of a crew was iterated while this thread starts the crew's workers. The call came from a "
+                "signal handler. Set a flag there, and iterate in your loop."
+            )
 
     def _start_member(self, index: int) -> None:
         """Start the process that is this worker from now on."""
@@ -315,6 +349,18 @@ class SharedWorkers(WorkerSet):
 
     # ------------------------------------------------------------------------------------------------- the end
 
+    def end_with(self, loaders: list[Any]) -> None:
+        """End the iterators of these loaders, and iterators whose loader no longer exists.  Then end all workers."""
+        take_all(self._ends(loaders))
+
+    def _ends(self, loaders: list[Any]) -> Iterator[Callable[[], None]]:
+        for loader in loaders:
+            yield loader._end_workers
+        for member in self.signals.living():
+            if (iterator := member.iterator()) is not None:
+                yield iterator.close
+        yield self.end
+
     def end(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """End all workers.  Twice is harmless; in a forked child it does nothing."""
         if is_finalizing() or self._owner != os.getpid() or self.ended:
@@ -322,6 +368,15 @@ class SharedWorkers(WorkerSet):
         if self.cannot_stop_in(threading.current_thread()):  # the collector runs in there, and the end waits for it
             threading.Thread(target=self.end, name="shmloader_end").start()
             return
+        with held():
+            self.part()  # before the lock: NOTE [ Shutdown ], 9
+            if self._starter == threading.get_ident():
+                return  # a signal's handler.  have() does the rest, because a worker is about to get the descriptors
+            with self._ending:
+                if not self.ended:
+                    self._end()
+
+    def _end(self) -> None:
         try:
             self.stop()
         finally:

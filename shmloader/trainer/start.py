@@ -2,6 +2,9 @@
 
 It is kept beside the loader, and not in it, because frameworks copy a loader's __dict__, and two loaders must not take
 the same iterator.  It dies with its loader: nothing else refers to it, and it refers to no loader.
+
+If workers persist, a loop over an earlier epoch has the same iterator.  Until iter() asks for the epoch that start()
+began, next() ends that loop (`is_unasked`).  Otherwise the loop would take batches that no state counts.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         begin: Begins the epoch, and returns its iterator.
 
     Raises:
-        RuntimeError: The user is in the middle of an epoch.
+        RuntimeError: The user is in the middle of an epoch, and has loaded no state.
     """
     place = place_of(loader)
     if place.next is not None:
@@ -41,13 +44,16 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
     if epoch is not None and not epoch.ended and any(_is_in(iterator, epoch) for iterator in iterators):
         if Options.of(loader).prefetch_epochs:  # the next epoch begins by itself, before this one ends
             return
-        raise RuntimeError(
-            f"start() cannot begin the next epoch, because an iterator is in the middle of epoch {epoch.number}. Call "
-            "start() before an epoch or after its last batch. Or close() the iterator first, or give "
-            "prefetch_epochs=True."
-        )
+        if place.loaded is None:  # otherwise iter() would leave that epoch, too
+            raise RuntimeError(
+                f"start() cannot begin the next epoch, because an iterator is in the middle of epoch {epoch.number}. "
+                "Call start() before an epoch or after its last batch. Or close() the iterator first, or give "
+                "prefetch_epochs=True."
+            )
     with place.beginning_next(), undrawn_if_it_fails(loader.generator):
         _started[loader] = begin()
+    if (started := _started.get(loader)) is not None:  # otherwise a signal's handler has called iter()
+        started.is_unasked = True
 
 
 def _is_in(iterator: Any, epoch: Epoch) -> bool:
@@ -65,6 +71,8 @@ def taken(loader: Any) -> Any:
     It is also None if that iterator has begun another epoch than the one that is wanted now.
     """
     started = _started.pop(loader, None)
+    if started is not None:
+        started.is_unasked = False
     place = place_of(loader)
     if started is None or not goes_on(started) or (epoch := place.next) is None:
         return None

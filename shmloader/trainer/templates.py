@@ -5,7 +5,7 @@ new loaders in each epoch.  So a template lives as long as the dataset or any of
 need no dataset, so all loaders without local workers share theirs, whatever they load.
 
 DatasetTemplates._having in template/of_dataset.py decides whether a template is used again as it is, or has to unpickle
-the dataset again.  If its process has died, it gets a new one.
+the dataset again.  If its process has died, Template.give() starts a new one.
 
 They are kept beside loader and dataset, and not in them, because frameworks copy a loader's __dict__, and a dataset is
 pickled with all its attributes.

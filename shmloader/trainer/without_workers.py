@@ -24,8 +24,8 @@ from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import ranks_of, sampler_of
-from shmloader.resume.source import Source
+from shmloader.resume.seek import is_known, keeps_state, ranks_of, sampler_of
+from shmloader.resume.source import Generators, Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
@@ -49,7 +49,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         options: Its options.
         make: Makes the iterator.
     """
-    made: list[Any] = []
+    first = _First(loader, make)
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(place) or []), None)
@@ -62,8 +62,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         restore(loader.dataset, left)
     event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
     with contextlib.nullcontext() if event_loop is None else event_loop.turn:
-        base_seed, served = begin_iterator(place, lambda: made.append(make()))
-    (iterator,) = made
+        base_seed, served = begin_iterator(place, first.make)
+    iterator = first.iterator
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
@@ -77,7 +77,9 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
         return iterator
-    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop)
+    if base_seed is not None and start is None and first.before is not None:
+        first.draw_again()
+    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop, first.before)
     fetcher = iterator._dataset_fetcher
     if event_loop is not None:
         fetcher = _SideBySide(loader, fetcher, epoch, options, event_loop)
@@ -96,6 +98,46 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     return iterator
 
 
+class _First:
+    """Makes torch's iterator, which makes the sampler's, and sees whether that has drawn already.
+
+    torch's samplers draw when they are asked for the first index.  But a sampler whose `__iter__` is no generator may
+    draw there.  If it has a state of its own, it does not matter, because it does not draw the same again.
+
+    Args:
+        loader: The loader.
+        make: Makes the iterator.
+
+    Attributes:
+        iterator: The iterator.
+        before: The states of the generators before the sampler has drawn; None: it has not drawn.
+    """
+
+    iterator: Any
+
+    def __init__(self, loader: Any, make: Callable[[], Any]) -> None:
+        self._loader = loader
+        self._make = make
+        self.before: Generators | None = None
+
+    def make(self) -> None:
+        """Make it."""
+        loader, sampler = self._loader, sampler_of(self._loader)
+        if is_known(sampler) or keeps_state(sampler) is not None:
+            self.iterator = self._make()
+            return
+        before = Generators(sampler, loader.generator)
+        self.iterator = self._make()
+        if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
+            self.before = before
+
+    def draw_again(self) -> None:
+        """Make the sampler's iterator once more, because the generators were restored after it had drawn."""
+        sampler = sampler_of(self._loader)
+        self.before = Generators(sampler, self._loader.generator)
+        self.iterator._sampler_iter = iter(sampler)
+
+
 class _Indices:
     """The sampler's indices, which the epoch records.
 
@@ -106,10 +148,17 @@ class _Indices:
         start: Where in the epoch to begin; None: at its beginning.
         event_loop: The loader's, whose turns the draws take: NOTE [ A loader's event loop ], 2.  None: its samples are
             no coroutines.  Then threads that share the iterator draw one after the other.
+        before: The states of the generators before the sampler drew in its iter(); None: it has not drawn yet.
     """
 
     def __init__(
-        self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None, event_loop: EventLoop | None
+        self,
+        loader: Any,
+        indices: Iterator[Any],
+        epoch: Epoch,
+        start: State | None,
+        event_loop: EventLoop | None,
+        before: Generators | None,
     ) -> None:
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
@@ -120,13 +169,17 @@ class _Indices:
         self._batched = loader.batch_sampler is not None
         self._drawing = OwnLock()
         self._event_loop = event_loop
-        if start is not None and start.batches:
+        self._before = before
+        if before is not None or (start is not None and start.batches):
             self._begin()
 
     def _begin(self) -> None:
-        """Record the generators' states, and begin to draw.  As in torch, that is when the first batch is needed."""
+        """Record the generators' states, and begin to draw.  As in torch, that is when the first batch is needed.
+
+        If the sampler draws in its iter(), or batches are skipped, it is at iter().
+        """
         if self._start is None:
-            source = Source(self._sampler, self._of_loader, None, self._indices)
+            source = Source(self._sampler, self._of_loader, None, self._indices, self._before)
         else:
             source = Source(self._sampler, self._of_loader, self._start)
         source.belongs_to(self._epoch)

@@ -1,4 +1,8 @@
-"""The texts of errors about a worker's end."""
+"""The texts of errors about a worker's end.
+
+A thread notices the end (watch.py).  WorkerSet.look_after() then decides what follows: an error, or another process in
+the worker's place, for which TrainerSide.revoke() opens the dead worker's batches again.
+"""
 
 from __future__ import annotations
 

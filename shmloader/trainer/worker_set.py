@@ -344,6 +344,29 @@ class WorkerSet:
 
     # -------------------------------------------------------------------------------------------------- stopping
 
+    def part(self, waits: bool = True) -> bool:
+        """Let no thread start a worker here from now on.  stop() takes no lock after it: NOTE [ Shutdown ], 9.
+
+        Args:
+            waits: Whether to wait for another thread that starts one.
+
+        Returns:
+            Whether that is so.
+        """
+        with held():
+            if not self._stopped:
+                if not self._changing.acquire(blocking=waits):
+                    return False
+                try:
+                    if not self._stopped:  # another thread may have parted meanwhile
+                        self._part()
+                finally:
+                    self._changing.release()
+        return True
+
+    def _part(self) -> None:
+        self._stopped = True
+
     def stop(self) -> None:
         """End all workers, with one deadline for all of them.  When it returns, nothing of them is left.
 
@@ -353,8 +376,7 @@ class WorkerSet:
         raised: BaseException | None = None
         ended = True
         with held():
-            with self._changing:  # another thread may be replacing a worker
-                self._stopped = True
+            self.part()
             for step in (
                 self._stop_ring,
                 self._stop_watch,

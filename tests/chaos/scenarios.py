@@ -92,8 +92,11 @@ class Scenario:
     # ------------------------------------------------------------------------------------------------------ judging
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
-        """What is wrong, each with a first word that says of which kind."""
-        raise NotImplementedError
+        """What is wrong, each with a first word that says of which kind: here, each epoch must be whole."""
+        flaws = self.judge_end(outcome)
+        if flaws:
+            return flaws
+        return [flaw for k, got in enumerate(outcome.epochs()) for flaw in judge_epoch(got, expected[k], k)]
 
     def compare(self, case: Case, ours: Outcome, theirs: Outcome) -> list[str]:
         """The flaws of our outcome beside torch's."""
@@ -195,10 +198,7 @@ class Respawn(Kills):
         return case
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
-        flaws = self.judge_end(outcome)
-        if flaws:
-            return flaws
-        return [flaw for k, got in enumerate(outcome.epochs()) for flaw in judge_epoch(got, expected[k], k)]
+        return Scenario.judge(self, case, outcome, expected)
 
 
 class Templates(Respawn):
@@ -1054,12 +1054,6 @@ class Forks(Scenario):
 
     def draw(self, random: random.Random) -> Case:
         return {**super().draw(random), "batches": 8}
-
-    def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
-        flaws = self.judge_end(outcome)
-        if flaws:
-            return flaws
-        return [flaw for k, got in enumerate(outcome.epochs()) for flaw in judge_epoch(got, expected[k], k)]
 
 
 # --------------------------------------------------------------------------------------------------- nobody disturbs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import gc
 import os
@@ -323,14 +324,17 @@ def test_a_sample_gets_what_a_handler_raises_before_its_step() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.sleep(0)
 
-    steps = _Steps(Awaited(of_sample).__getitem__, 3, UNSEEDED)
-    with raising(signal.SIGUSR2, TimeoutError), held():
-        steps.send(None)
-        steps.send(None)
-        signal.raise_signal(signal.SIGUSR2)
-        with pytest.raises(StopIteration) as ended:
+    def make() -> None:
+        steps = _Steps(Awaited(of_sample).__getitem__, 3, UNSEEDED)
+        with raising(signal.SIGUSR2, TimeoutError), held():
             steps.send(None)
-    assert ended.value.value == 3
+            steps.send(None)
+            signal.raise_signal(signal.SIGUSR2)
+            with pytest.raises(StopIteration) as ended:
+                steps.send(None)
+        assert ended.value.value == 3
+
+    contextvars.copy_context().run(make)  # as a task of the loop does: awaited() sets the draws of its context
 
 
 def test_ctrl_c_twice_in_a_notebook() -> None:

@@ -257,6 +257,60 @@ def test_in_the_midst_of_an_epoch(persistent: bool) -> None:
         assert len(iterate(made)) == BATCHES
 
 
+@BOTH
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_state_that_was_loaded_in_the_midst_of_an_epoch(keeps: bool, persistent: bool) -> None:
+    with loader(persistent_workers=persistent, dataset=range(LENGTH)) as made:
+        batches = iter(made)
+        got = [next(batches) for _ in range(3)]
+        state = made.state_dict()
+        if not keeps:  # workers that persist keep the loader's iterator alive
+            del batches
+        for _ in range(2):
+            made.load_state_dict(state)
+            made.start()
+            assert made.state_dict()["batches"] == 3
+            left = iterate(made)
+            assert len(left) == BATCHES - 3 and sorted(torch.cat([*got, *left]).tolist()) == list(range(LENGTH))
+        assert len(iterate(made)) == BATCHES
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sample_seeds": True}, {"schedule": "steal"}, {"sample_seeds": True, "device": "cpu", "on_device": list}],
+    ids=label,
+)
+@pytest.mark.parametrize("had", [1, BATCHES])
+def test_a_loop_whose_workers_begin_a_loaded_epoch_ends(had: int, options: dict[str, Any]) -> None:
+    """Otherwise it takes batches of that epoch, which the state does not count and iter() does not give."""
+    with loader(dataset=range(LENGTH), num_workers=0) as first:
+        batches = iter(first)
+        got = [next(batches) for _ in range(3)]
+        state = first.state_dict()
+    with loader(dataset=range(LENGTH), persistent_workers=True, **options) as made:
+        running = iter(made)
+        for _ in range(had):
+            next(running)
+        made.load_state_dict(state)
+        made.start()
+        for _ in range(2):
+            assert next(running, None) is None
+        assert made.state_dict()["batches"] == 3
+        got += [torch.as_tensor(batch) for batch in made]
+        assert sorted(torch.cat(got).tolist()) == list(range(LENGTH))
+        assert len(iterate(made)) == BATCHES
+
+
+def test_a_loop_that_is_over_stays_over() -> None:
+    with loader(persistent_workers=True) as made:
+        over = iter(made)
+        assert len(list(over)) == BATCHES
+        made.start()
+        assert next(over, None) is None
+        asked = iter(made)
+        assert asked is over and len(list(asked)) == BATCHES
+
+
 def test_in_an_epoch_that_prefetches_the_next_one() -> None:
     with loader(persistent_workers=True, prefetch_epochs=True) as made:
         batches = iter(made)

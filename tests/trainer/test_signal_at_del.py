@@ -149,6 +149,10 @@ def test_a_job_that_is_dropped_holds_up_no_other(which: str, lost: list[Any]) ->
         assert "shmloader_conductor" not in str(left), left
 
 
+def _called() -> None:
+    pass
+
+
 def test_a_signal_that_comes_again_is_not_lost_in_the_next_objects_end(lost: list[Any]) -> None:
     ended: list[int] = []
 
@@ -171,7 +175,7 @@ def test_a_signal_that_comes_again_is_not_lost_in_the_next_objects_end(lost: lis
         hook, sys.unraisablehook = sys.unraisablehook, lambda given: _raised.append(given.exc_type)
         try:
             del dying[:]  # the last one dies first
-            len(dying)
+            _called()  # every version checks for signals where a function of Python begins
         except RaisedError:
             heard = 1
         finally:

@@ -1,0 +1,245 @@
+"""Samplers of one's own that draw random numbers: in their `__iter__`, at once, or when they are asked for an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_resume import through_json
+from torch.utils.data import Sampler
+
+import shmloader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    pytest.mark.filterwarnings("ignore:.*same order"),
+]
+LENGTH = 6
+
+
+class AtOnce(Sampler[Any]):
+    """Draws in its `__iter__`, which is no generator."""
+
+    def __init__(self, generator: torch.Generator | None, size: int = 0) -> None:
+        self.generator, self.size = generator, size
+
+    def __len__(self) -> int:
+        return LENGTH // (self.size or 1)
+
+    def order(self) -> list[Any]:
+        drawn = torch.randperm(LENGTH, generator=self.generator)
+        return drawn.view(-1, self.size).tolist() if self.size else drawn.tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.order())
+
+
+class Lazy(AtOnce):
+    """Draws when it is asked for the first index."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.order()
+
+
+class InTwoParts(AtOnce):
+    """Draws from its own generator at once, and from the global one when it is asked for the first index."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._turned(self.order())
+
+    def _turned(self, order: list[Any]) -> Iterator[Any]:
+        by = int(torch.randint(len(order), ()))
+        yield from order[by:] + order[:by]
+
+
+class Keeps(AtOnce):
+    """Has a state, so it does not draw again what it had drawn."""
+
+    def __init__(self, generator: torch.Generator | None, size: int = 0) -> None:
+        super().__init__(generator, size)
+        self.left: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        self.left = self.left or self.order()
+        return self._rest()
+
+    def _rest(self) -> Iterator[Any]:
+        while self.left:
+            yield self.left.pop(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": list(self.left)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left = list(state["left"])
+
+
+def made(kind: Any, form: str, generators: str, workers: int, **more: Any) -> Any:
+    """A loader.
+
+    Args:
+        kind: The class of the sampler.
+        form: Who makes the batches.
+        generators: Who has one: the sampler, the loader, each its own, both the same, or nobody.
+        workers: `num_workers`.
+        more: Other options of the loader.
+    """
+    own, loaders = (torch.Generator().manual_seed(seed) for seed in (5, 6))
+    own = loaders if generators == "shared" else own
+    options: dict[str, Any] = {"num_workers": workers, **more}
+    if generators in ("loader's", "both", "shared"):
+        options["generator"] = loaders
+    of_sampler = own if generators in ("own", "both", "shared") else None
+    if form == "batch_sampler":
+        return shmloader.DataLoader(range(LENGTH), batch_sampler=kind(of_sampler, 2), **options)
+    size = {"no batches": None, "batches": 2}[form]
+    return shmloader.DataLoader(range(LENGTH), size, sampler=kind(of_sampler), **options)
+
+
+def run(batches: Any) -> list[list[int]]:
+    return [torch.as_tensor(batch).reshape(-1).tolist() for batch in batches]
+
+
+def check(first: Any, again: Any, taken: int) -> None:
+    """The rest of the epoch, and the two after it, are those of the loader that was not interrupted."""
+    torch.manual_seed(0)
+    with first, again:
+        run(first)
+        batches = iter(first)
+        for _ in range(taken):
+            next(batches)
+        state, of_global = through_json(first.state_dict()), torch.get_rng_state()
+        wanted = [run(batches), run(first), run(first)]
+        torch.manual_seed(99)
+        again.load_state_dict(state)
+        torch.set_rng_state(of_global)
+        assert [run(again) for _ in range(3)] == wanted
+
+
+FORMS = ["no batches", "batch_sampler", "batches"]
+GENERATORS = ["none", "own", "loader's", "both", "shared"]
+
+
+@pytest.mark.parametrize("generators", GENERATORS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts])
+def test_the_rest_of_an_epoch_and_those_after_it(kind: Any, taken: int, form: str, generators: str) -> None:
+    check(made(kind, form, generators, 0), made(kind, form, generators, 0), taken)
+
+
+@pytest.mark.parametrize("generators", GENERATORS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts])
+def test_saved_twice_before_the_first_batch(kind: Any, form: str, generators: str) -> None:
+    first, second = made(kind, form, generators, 0), made(kind, form, generators, 0)
+    torch.manual_seed(0)
+    iter(first)
+    second.load_state_dict(through_json(first.state_dict()))
+    batches = iter(second)
+    state, of_global = through_json(second.state_dict()), torch.get_rng_state()
+    assert state == through_json(first.state_dict())
+    wanted = [run(batches), run(second), run(second)]
+    torch.manual_seed(99)
+    again = made(kind, form, generators, 0)
+    again.load_state_dict(state)
+    torch.set_rng_state(of_global)
+    assert [run(again) for _ in range(3)] == wanted
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts])
+def test_a_global_generator_that_was_not_restored_stays_as_it_is(kind: Any, form: str) -> None:
+    first, again = made(kind, form, "none", 0), made(kind, form, "none", 0)
+    torch.manual_seed(0)
+    batches = iter(first)
+    again.load_state_dict(through_json(first.state_dict()))
+    wanted = run(batches)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert run(again) == wanted
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("generators", GENERATORS)
+@pytest.mark.parametrize("form", ["no batches", "batch_sampler"])
+@pytest.mark.parametrize("taken", [1, 3])
+def test_a_sampler_with_a_state_resumes_by_that(taken: int, form: str, generators: str) -> None:
+    check(made(Keeps, form, generators, 0), made(Keeps, form, generators, 0), taken)
+
+
+@pytest.mark.parametrize("generators", GENERATORS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [AtOnce, pytest.param(Lazy, marks=pytest.mark.long)])
+def test_with_workers(kind: Any, form: str, generators: str) -> None:
+    check(made(kind, form, generators, 2), made(kind, form, generators, 2), 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("workers", [(0, 2), (2, 0)])
+def test_with_another_number_of_workers(workers: tuple[int, int], form: str) -> None:
+    """Later epochs differ, because torch asks the sampler for an iterator twice if there are workers."""
+    first, again = (made(AtOnce, form, "own", number) for number in workers)
+    with first, again:
+        batches = iter(first)
+        next(batches)
+        again.load_state_dict(through_json(first.state_dict()))
+        assert run(again) == run(batches)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_from_between_two_epochs_of_workers_that_persist(form: str) -> None:
+    """The state has their seed, so the draws of the first iter() are undone, and the sampler is asked once more."""
+    first, again = made(AtOnce, form, "own", 2, persistent_workers=True), made(AtOnce, form, "own", 0)
+    with first:
+        run(first)
+        again.load_state_dict(first.state_dict())
+        generator = torch.Generator()
+        generator.set_state(sampler_of(first).generator.get_state())
+    wanted = [torch.randperm(LENGTH, generator=generator).tolist() for _ in range(2)]
+    assert [[index for batch in run(again) for index in batch] for _ in range(2)] == wanted
+
+
+def sampler_of(loader: Any) -> Any:
+    return loader.batch_sampler if isinstance(loader.batch_sampler, AtOnce) else loader.sampler
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_order_is_torchs(workers: int) -> None:
+    for form, generators in (("batch_sampler", "own"), ("no batches", "shared"), ("batches", "none")):
+        ours = made(AtOnce, form, generators, workers)
+        other = made(AtOnce, form, generators, workers)
+        options = {"num_workers": workers, "generator": other.generator}
+        if form == "batch_sampler":
+            torchs: Any = torch.utils.data.DataLoader(range(LENGTH), batch_sampler=other.batch_sampler, **options)  # type: ignore[arg-type]
+        else:
+            torchs = torch.utils.data.DataLoader(range(LENGTH), other.batch_size, sampler=other.sampler, **options)  # type: ignore[arg-type]
+        torch.manual_seed(3)
+        wanted = [run(torchs) for _ in range(3)]
+        torch.manual_seed(3)
+        with ours:
+            assert [run(ours) for _ in range(3)] == wanted
+
+
+def test_a_state_saved_again_before_the_first_batch_says_what_was_drawn() -> None:
+    """With workers the seed of a RandomSampler is drawn in iter(), and must not be drawn again later."""
+
+    def shuffled(workers: int) -> Any:
+        return shmloader.DataLoader(range(LENGTH), 2, shuffle=True, num_workers=workers)
+
+    torch.manual_seed(0)
+    with shuffled(2) as first:
+        iter(first)
+        state = first.state_dict()
+    of_global = torch.get_rng_state()
+    wanted, again = shuffled(0), shuffled(0)
+    wanted.load_state_dict(state)
+    iter(wanted)
+    again.load_state_dict(wanted.state_dict())
+    wanted.load_state_dict(state)
+    expected = [run(wanted) for _ in range(3)]
+    torch.set_rng_state(of_global)
+    assert [run(again) for _ in range(3)] == expected
