@@ -302,8 +302,8 @@ static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
  *     1. The probes for a picture begin at the slot that its key names, and go on while they find entries of other
  *        pictures.  They end at the picture's own entry, at 0 or at a claim.  If a process meets the claim of a living
  *        process, it does not use the cache this time, and does not try the next slot.  So a picture has one entry at
- *        most.  A process never steps over a claim to put an entry behind it.  So if a claim is released, its word can
- *        become 0 again, and no probe that ends there misses an entry.
+ *        most.  A process never steps over a claim to put an entry behind it.  A process that gives up its claim sets
+ *        the word to 0 again.  Probes that end at this 0 miss no entry, because none was put behind the claim.
  *     2. No process waits.  The one that claims a slot decodes the picture, reserves bytes that no other process was
  *        given, writes them, and publishes the entry last.  So an entry's bytes are whole, even if a process is killed.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so

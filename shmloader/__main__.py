@@ -1,4 +1,8 @@
-"""The command line: `python -m shmloader --help`, or `shmloader --help`."""
+"""`python -m shmloader`: commands/line.py has the subcommands, and calls the one that was named.
+
+commands/top/rings.py finds the rings that exist.  No command removes stale shared memory, because there is none: a
+ring's memory has no name.
+"""
 
 from __future__ import annotations
 

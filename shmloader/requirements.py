@@ -1,7 +1,9 @@
 """Checks what a loader's options need: of its other arguments, its dataset and this machine.
 
-options.py checks whether a value is one that an option may have, and torch's constructor checks torch's own arguments.
 To refuse another combination, add it to check_requirements().
+
+options.py checks whether a value is one that an option may have, and two pairs of options that need only each other.
+torch's constructor checks torch's own arguments.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Both sides are measured by this bench; only the imported shmloader differs.  Both checkouts must be built
 for this Python.  A ratio is of two measurements that follow each other, and their order changes from round to round, so
 that neither the order nor other work of the machine decides.
+
+bench/transport/question.py compares shmloader with torch's loader.  throughput.py measures both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How fast a loader delivers batches, and at what cost.  This runs in its own process, see child.py.
 
-cases.py has the workloads, and loaders.py the loaders.  A folder's question.py compares them.
+cases.py has the workloads, and loaders.py the loaders.  A folder's question.py compares them.  That of transport/
+compares ours with torch's and others, and a new workload's name goes into its TRANSPORTED.
 
 It imports neither rich nor matplotlib, because a spawned worker would have to import them as well.
 """

@@ -28,7 +28,9 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
         case: What is loaded.
         seconds: For how long, after the warm-up.
         workers: How many.
-        step: Seconds that the loop sleeps after each batch.  So all ways come at one rate.
+        step: Seconds that the loop sleeps after each batch.  So all ways come at one rate.  The loop's thread then has
+            a core of its own: otherwise the far workers, which would be on other machines, push its data out of the
+            caches.
 
     Returns:
         batches_per_second;
@@ -62,6 +64,8 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
             touches(next(batches))
         pids = [worker.pid for worker in batches._workers]
         far_pids = nearby.pids if nearby is not None else []
+        if step:
+            _have_own_core([*pids, *far_pids])
         count, cpu, theirs, of_far = 0, time.process_time(), sum(map(_cpu, pids)), sum(map(_cpu, far_pids))
         own, began = time.thread_time(), time.perf_counter()
         while (took := time.perf_counter() - began) < seconds:
@@ -81,6 +85,17 @@ def far(way: str, case: str, seconds: float, workers: int, step: float) -> dict[
         "bytes": size,
         "memcpy": _memcpy(size),
     }
+
+
+def _have_own_core(others: list[int]) -> None:
+    """Move this thread to a core that these processes leave."""
+    mine, *rest = sorted(os.sched_getaffinity(0))
+    if not rest:
+        return
+    for pid in others:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), rest)
+    os.sched_setaffinity(0, {mine})
 
 
 def _cpu(pid: int) -> float:

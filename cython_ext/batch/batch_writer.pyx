@@ -6,8 +6,11 @@ number, and for each leaf its offset, its number of dimensions, and the dimensio
 order than row-major (channels_last for example), the number of dimensions is stored as its complement (~n), and the
 strides follow, in elements.  Meta repeats from batch to batch if sizes do.  Objects are pickled, with a table of
 offsets and sizes for the pickle and the buffers beside it.  `allocate` in ring/worker.pyx aligns leaves to ALIGN bytes.
-note() writes the meta of a leaf.  `work_out` in batch_reader.pyx and `_walk` in far/layout.py read it.  If it changes, RING_VERSION in
-atomics.h and the version in far/proof.py go up, because a reader or a far worker may run another shmloader.
+If the batch does not fit into the slot, commit() in ring/growth.py makes the slot larger, or raises.
+
+note() writes the meta of a leaf.  `work_out` in batch_reader.pyx and `_walk` in far/layout.py read it.  If it changes,
+RING_VERSION in atomics.h and the version in far/proof.py go up, because a reader or a far worker may run another
+shmloader.
 
 Columns come by way of worker/collate.py, also from a user's collate function that calls default_collate.  If stack()
 returns None, torch's own code collates the column, and write() copies it into the slot.

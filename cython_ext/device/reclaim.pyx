@@ -3,6 +3,7 @@
 
 The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  The others are
 left to Pinning._reclaim(): foreign streams, streams that nobody was seen to choose, and all errors, which it raises.
+Nothing is unregistered here: Pinning.close() and Pinning._unlock() do that.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t

@@ -1,5 +1,8 @@
 # cython: language_level=3
-"""The step from one batch to the next: NOTE [ One step ]."""
+"""The step from one batch to the next: NOTE [ One step ].
+
+Sequences.find_ready() (sequences.pyx) says which batch comes next, in the sampler's order or by in_order=False.
+"""
 
 import _thread
 import os
@@ -40,13 +43,14 @@ cdef class Steps:
            can do so only where Python is called.  So the epoch (epoch_counts.pyx) holds all unfinished work: the index
            that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
            what one draw gives: usually all indices of a batch.)  The next call continues from there.
-           A handler may also raise after next() has returned, but before the iterator returns the batch.  So next(), if
-           it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no other thread.)  The
-           iterator's last line sets `returning` to False.  That counts the batch as handed out.  Setting it calls no
-           function of Python, so no handler runs after it.  If that line was not reached, the main thread's following
-           next() returns the batch, and no state has counted it before.  But another thread may call next() before
-           that.  Then this thread counts the batch that was kept, puts that batch into `unreturned`, where the main
-           thread finds it, and takes the next batch for itself.
+           A handler may also raise in the iterator's Python code, which gets the batch from here and returns it to the
+           user.  So next(), if it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no
+           other thread.)  The iterator's last line sets `returning` to False.  That counts the batch as handed out.
+           Setting it calls no function of Python, so no handler runs after it.  If that line was not reached, the main
+           thread's following next() returns the kept batch, and only then counts it.  But another thread may call
+           next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`, for the main
+           thread.  It counts it at once, although the main thread gets it later, because states count batches in order.
+           Then it takes the batch that follows for itself.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()

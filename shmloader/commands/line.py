@@ -1,4 +1,4 @@
-"""The command line, and the exit status of the process.
+"""The command line: its subcommands (COMMANDS), and the exit status of the process.
 
 A command is a folder here.  Its command.py has add_to(), which adds its options, and run().  No command removes stale
 shared memory, because a ring's memory has no name and goes with the last process that maps it (ring/segment.py).

@@ -3,7 +3,8 @@
 NOTE [ Pinning ]
 
 torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked once, and a batch is
-delivered in its slot, with `is_pinned()` true and no copy.
+delivered in its slot, with `is_pinned()` true and no copy.  accelerator_of() (accelerator.py) decides whether there is
+a device to do this for.  If there is none, nothing is page-locked, and `is_pinned()` is false.
 
     1. Each slot is one registration: its committed bytes, from its start.  A copy to a device may not span two
        registrations.  So a slot that has grown is registered again as a whole, by a thread, and only while nothing is

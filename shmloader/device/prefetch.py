@@ -90,6 +90,7 @@ class Prefetcher:
     _run: Run | None = None
     _ended = True
     _shutdown = False
+    is_dying = is_unasked = False  # as in RingIterator
 
     def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
         self.loader = weakref.ref(loader)
@@ -117,6 +118,7 @@ class Prefetcher:
     # ------------------------------------------------------------------------------------------------- an epoch
 
     def _start(self) -> None:
+        self.is_unasked = False
         self._num_yielded = 0
         self._hand = _Hand()
         self._epoch: Any = getattr(self._source, "epoch", None)  # torch's own iterator with workers has none
@@ -156,7 +158,7 @@ class Prefetcher:
 
     def _arrived(self, hand: _Hand) -> tuple[Any, Progress | None]:
         """The batch, and what the user will have received of the epoch with it."""
-        if self._ended:
+        if self._ended or self.is_unasked:
             raise StopIteration
         ready = self._next_of_thread(hand) if self._depth else self._next_here(hand)
         try:

@@ -1,7 +1,9 @@
 """Workers on the nodes of a Ray cluster.
 
 Ray does what it is good at: it finds places for actors, starts them, and starts them again when they or their nodes
-die.  Batches do not pass through Ray: NOTE [ Far workers ] in far/stand_in.py.
+die.  Batches do not pass through Ray: _StandIn._receive() in far/stand_in.py writes them into the local ring.  If an
+actor or a node is lost, _StandIn._lose() ends the stand-in, which counts as the death of a worker: point 4 of
+NOTE [ Far workers ] in that file.
 """
 
 from __future__ import annotations

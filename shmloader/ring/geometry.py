@@ -1,7 +1,9 @@
 """The layout of the ring's memory: where its header, entries, areas and slots lie.
 
-Whether there is memory for them is in growth.py.  How a batch lies inside a slot is in batch_writer.pyx.  The words of
-an entry and of a slot are in atomics.h.
+Whether there is memory for them is in growth.py.  Where each tensor of a batch lies in its slot is written by note() in
+batch_writer.pyx; allocate() in worker.pyx aligns it.  The head of batch_writer.pyx says what else a new field needs:
+both readers of it, and the versions of the ring and of far workers.  The words of an entry and of a slot are in
+atomics.h.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Lists a tar archive: a plain one in C, all others by Python's tarfile; see NOTE [ Plain tars ]."""
+"""Lists a tar archive: a plain one in C, all others by Python's tarfile; see NOTE [ Plain tars ].
+
+find_or_make() in make_index.py calls it for shards without an index.  group() in sample_groups.pyx then puts the
+members of one sample together.
+"""
 
 from __future__ import annotations
 

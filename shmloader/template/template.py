@@ -1,4 +1,7 @@
-"""A template process and what it has unpickled, as the trainer sees it.  NOTE [ Template ] in server.py."""
+"""A template process and what it has unpickled, as the trainer sees it.  NOTE [ Template ] in server.py.
+
+Running (running.py) starts the process.  In it, _Template._fork (server.py) forks a worker on request.
+"""
 
 from __future__ import annotations
 

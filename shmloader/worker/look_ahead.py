@@ -19,9 +19,10 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
        mean something else, it must override both methods.  A wrapper that forwards attributes by __getattr__ has no
        __prefetch__, because its indices may mean something else.
-    7. A sample that was announced may not be asked for: another sample of its batch raises, or __getitem__ reads other
-       files.  Data that was read early for it must not serve a later batch, because it may have changed meanwhile.  So
-       announced_batch() gives __prefetch__ a reference to the batch, and __getitem__ asks may_serve() about it.
+    7. It can happen that nobody asks for a sample that was announced, because another sample of its batch raises, or
+       because __getitem__ reads other files.  Data that was read early for it must not serve a later batch, because it
+       may have changed meanwhile.  So announced_batch() gives __prefetch__ a reference to the batch, and __getitem__
+       asks may_serve() about it.
 """
 
 from __future__ import annotations

@@ -92,3 +92,9 @@ def test_the_wheel_is_built_from_all_of_the_core() -> None:
     copied = {path for pattern in torch_matrix.CORE_FILES for path in ROOT.glob(pattern)}
     core = {path for path in (ROOT / "cython_ext").rglob("*") if path.is_file()}
     assert core and core <= copied, core - copied
+
+
+def test_the_suite_has_the_figures_that_bench_reads() -> None:
+    copied = {path for pattern in torch_matrix.SUITE_FILES for path in ROOT.glob(pattern)}
+    figures = set((ROOT / "bench" / "results").glob("*.json"))
+    assert figures and figures <= copied, figures - copied

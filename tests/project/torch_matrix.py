@@ -56,7 +56,7 @@ SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/**/*.py", "shmloa
 UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = (
     *("constraints.txt", "setup.py", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py"),
-    *("bench/**/*.py", "bench/core/probe.pyx"),
+    *("bench/**/*.py", "bench/core/probe.pyx", "bench/results/*.json"),
     *("README.md", "docs/*.md", "docs/machinery/*.py", "wheels/smoke.py"),  # for --wheels
 )
 LONGEST = 7200  # seconds a suite; each test has a limit of its own

@@ -8,7 +8,7 @@ part from one ring while they serve the other.
 
     worker   look      at its messages, then into all rings; it chooses one of those that have something
              claim     the CAS; if another worker was quicker, it looks again
-             pass      if a task of another ring is open to all, it wakes a sleeping worker
+             pass on   if a task of another ring is open to all, it wakes a sleeping worker
              publish   and back to look
              announce, again (the same look), sleep, rise
              hear      does what the message says: it parts from the ring, and counts the message as heard

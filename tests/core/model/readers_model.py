@@ -29,9 +29,9 @@ Each process that reads has a number of its own, and a bit.  A process that has 
 `Ring.late` has the readers that join later.  With `resumes`, a reader that joins begins at the oldest batch that the
 ring still has.
 
-Checked: the PROMISES.  Two kinds of runs of accesses are one step each, because nothing that happens in between makes a
-difference: accesses under the GIL to words that no reader changes; and add, clear and wake, where the model kills
-nobody between them.
+Checked: the PROMISES.  In two cases, several accesses are one step, because nothing that happens between them makes a
+difference.  The first: accesses under the GIL to words that no reader changes.  The second: add, clear and wake.  The
+model kills nobody between these three.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ states, breadth first, so the trace to the first bad state is the shortest.
              claim     the CAS, a step of its own if another worker may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
              peek, read  upcoming(): the word of another sequence of its own, then that sequence's task
-             forget, begin, write, vouch   the steps of remember(), before publish, if workers remember
+             forget, begin, write, vouch   the steps of remember(), before publish: it saves the state of the worker's
+                                           generator, if workers do that (see below)
              announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
              heed (clear_alarm), who (is dead), revoke, count, rouse, respawn
@@ -38,11 +39,11 @@ If sequences are open to all workers (`steal`), open() rings one bell after anot
 After a death, the successor walks from the sequence that is taken next.  That would be enough to get everything done.
 But a process takes long to start, and the living workers have already passed the sequences that the dead one had
 claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests that.
-It is violated if a sequence is open, a worker sleeps, and nobody is going to wake it.  That is so if all other
-processes fill a payload, sleep or are just starting, and no death has to be noted.  NO_IDLER is also the reason why a
-worker that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take that worker
-for a sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a death change
-nothing, so the model leaves them out.
+It is violated if a sequence is open, a worker sleeps, and no process is going to wake this worker.  (That is the case
+if all other processes fill a payload, sleep or are just starting, and no death has to be noted.)  NO_IDLER is also the
+reason why a worker that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take
+that worker for a sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a
+death change nothing, so the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
 marked "!" happens: nobody may have to wait until a lease or another process dies.
