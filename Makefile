@@ -87,7 +87,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-ray test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint style types suite docs wheel sanitize \
+	torment-cuda soak attack bench di-engine lint style types suite map docs wheel sanitize \
 	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
@@ -115,6 +115,7 @@ help:
 	@echo 'make attack  draw programs of users at random, compare all that they see with what torch or an uninterrupted run'
 	@echo '             gives, and print a short program for each difference.  SEED=  SECONDS=600  ARGS="--only 7-123"'
 	@echo 'make lint    lint, types and which room imports which, alone'
+	@echo 'make map     what each file does, in one line; ARGS="lease trainer": only the files whose heads have these words'
 	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
 	@echo 'make wheel   sdist and wheels into dist/, for each CPython here, x86-64 and aarch64; checks them, and tries each'
 	@echo '             that this machine runs with the torch that goes with it.  ARGS="--python 3.11 --arch x86_64"'
@@ -216,6 +217,10 @@ style: $(STAMP)
 types: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+
+# With any Python, so it needs no environment.
+map:
+	@$(PYTHON) docs/machinery/files.py $(ARGS)
 
 # Warnings are errors.  Then every link is followed, every block of code is run, and a browser looks at every page.
 docs: $(DOCS)/installed

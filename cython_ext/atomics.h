@@ -141,14 +141,16 @@ typedef struct {
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
     uint32_t overflowed;                            /* 1: its pages are in the memfd, for /dev/shm had no room */
-    /* NOTE [ Readers ] in readers.pxd: due:32 | held:32, a bit a reader; all 0 where the conductor alone reads. */
-    uint32_t chunks, samples; /* of its batch, written before ring_mark_due; plain: it changes only while nobody is due */
+    /* Of its batch.  Plain, because they change only while no reader is due: ring_mark_due comes after them. */
+    uint32_t chunks, samples;
+    /* due:32 | held:32, a bit a reader.  All are 0 if the conductor alone reads.  See NOTE [ Readers ], readers.pxd. */
     _Atomic uint64_t word;
 } ring_payload;
 
-/* What a worker leaves for its successor: the states of its random generators after one sequence, and then `after`,
- * which makes them valid.  Each worker has two of these.  One has the states after the last published sequence, and the
- * other one is written.  So a valid one is left, however often workers die before the next sequence is published. */
+/* The states of a worker's random generators after one sequence.  If the worker dies, its successor reads them.  The
+ * worker writes the states first, and then `after`, which makes them valid.  Each worker has two of these: while it
+ * writes one, the other one keeps the states after the last published sequence.  So one of them is always valid, even
+ * if one worker after another dies before it publishes the next sequence. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t after; /* the sequence after which the states were so, plus 1; 0: none */
     uint64_t size;                              /* bytes that follow */

@@ -2,9 +2,10 @@
 
 NOTE [ A loader's event loop ]
 
-    1. All iterators of a loader share one loop, because connections belong to their loop.  The loader and its iterators
-       hold it, and it ends with the last of these: a program may iterate over a loader that it does not keep.  After
-       close(), the next batch begins another one.
+    1. All iterators of a loader share one loop, because a dataset's connections work only on the loop that opened them.
+       The loop ends when neither the loader nor any of its iterators is left.  The end of the loader alone is not
+       enough, because a program may iterate over a loader that it does not keep.  After close(), the next batch begins
+       another loop.
     2. Threads take turns on it.  A turn lasts for all samples of a batch.  In its turn a thread also begins an epoch
        and asks the sampler for indices, because both may draw from torch's generator.  If a thread drew from it during
        another thread's turn, the loader would blame a sample of that other thread: NOTE [ Side by side ], 3.

@@ -42,9 +42,8 @@ NOTE [ Shutdown ]
        could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator and waits for
        the lock of the steps, and thread B holds that lock and waits for `changing`.
     10. While an iterator is in its __del__(), another thread that closes the loader or the crew may still find it by a
-        weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may clear the iterator's
-        __dict__ at any moment.  (No attribute may die after a signal's handler has run.)  The thread that is in the
-        __del__() ends the iterator.
+        weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may empty the iterator's
+        __dict__ at any moment, and then no attribute is left.  The thread that runs the __del__() ends the iterator.
 """
 
 from __future__ import annotations

@@ -48,10 +48,13 @@ death change nothing, so the model leaves them out.
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
 marked "!" happens: nobody may have to wait until a lease or another process dies.
 
-Left out: memory orders (here one access follows another; tests/core/test_atomics.py has them); spurious wake-ups,
-timeouts and spinning, because they hide lost wake-ups; the contents of tasks, because a task is written together with
-the payload's number in the same entry, which is modelled; and the limit on deaths in a row, because the number of kills
-is bounded.
+Left out:
+
+    - memory orders: here one access follows another (tests/core/test_atomics.py tests the orders);
+    - spurious wake-ups, timeouts and spinning, because they would hide a lost wake-up;
+    - the contents of a task: the trainer writes them and the payload's number into one entry, and the model has the
+      number;
+    - the limit on deaths in a row, because the model's number of kills is bounded.
 
 Some accesses are one step, because nothing that happens in between makes a difference:
 
