@@ -21,9 +21,9 @@ from bench.network.question import summary
 
 def test_a_loader_is_compared_with_the_net_alone_in_the_same_round(capsys: pytest.CaptureFixture[str]) -> None:
     measurements: list[dict[str, Any]] = []
-    for at, alone in enumerate((1000.0, 2000.0, 4000.0)):
+    for at, rate in enumerate((1000.0, 2000.0, 4000.0)):
         figures = {"waiting": 0.5, "trainer_cpu": 0.01, "first": 1.0}
-        measurements.append({"round": at, "subject": ALONE, "images_per_second": alone, **figures})
+        measurements.append({"round": at, "subject": ALONE, "images_per_second": rate, **figures})
         measurements.append({"round": at, "subject": "torch, workers: 4", "images_per_second": 500.0, **figures})
     measurements.append({"round": 3, "subject": "torch, workers: 4", "failure": "killed"})
     found = summary(measurements)

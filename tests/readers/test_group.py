@@ -35,8 +35,8 @@ def main(rank):
     drawn = torch.rand(1).item()
     shared.close()
     torch.manual_seed(5)
-    alone = data.DataLoader(Tens(), **{"batch_size": 4, "num_workers": 2, "shuffle": True} | TORCHS)
-    same = [values(alone) for _ in range(3)]
+    plain = data.DataLoader(Tens(), **{"batch_size": 4, "num_workers": 2, "shuffle": True} | TORCHS)
+    same = [values(plain) for _ in range(3)]
     if OPTIONS.get('prefetch_epochs', False):  # it has drawn for the next epoch
         torch.empty((), dtype=torch.int64).random_()
     return got == same, drawn == torch.rand(1).item(), shared.rides_ring
@@ -78,14 +78,14 @@ def main(rank):
     wrong = count = 0
     with loader_of(Big(), batch_size=2, persistent_workers=True) as loader:
         for _ in range(EPOCHS):
-            kept = []
+            held = []
             for rows, k in loader:
                 count += 1
                 wrong += not torch.equal(rows, k[:, None].expand_as(rows).float())
                 for _ in range(3):
                     rows[:, choose.randrange(20000):][:, :choose.randrange(1, 9000)] = rank + 0.5
-                kept = [*kept[-1:], (rows, rows.clone())]
-                wrong += not all(torch.equal(one, other) for one, other in kept)
+                held = [*held[-1:], (rows, rows.clone())]
+                wrong += not all(torch.equal(one, other) for one, other in held)
     return wrong, count
 
 class Big(data.Dataset):
@@ -148,8 +148,8 @@ def main(rank):
     got = two_epochs(shared, 11 if rank else 13)  # the first one leaves while the other is two batches behind
     shared.close()
     options = {"batch_size": 4, "num_workers": 2, "shuffle": True}
-    alone = data.DataLoader(Tens(), **options, generator=torch.Generator().manual_seed(3))
-    return got == two_epochs(alone, 13), len(got)
+    plain = data.DataLoader(Tens(), **options, generator=torch.Generator().manual_seed(3))
+    return got == two_epochs(plain, 13), len(got)
 """
     assert in_ranks(text) == [(True, 16)] * 2
 
@@ -201,8 +201,8 @@ def main(rank):
     shared.close()
     return got if rank else (got, all_of(loader_by({sampler}()), -1))
 """
-    (got, alone), others = in_ranks(text)
-    assert got == alone and (others == alone or "raised" in alone)
+    (got, expected), others = in_ranks(text)
+    assert got == expected and (others == expected or "raised" in expected)
 
 
 def test_a_loader_that_is_dropped_ends_its_workers_without_the_collector() -> None:
@@ -472,12 +472,12 @@ def main(rank):
 @pytest.mark.parametrize("keeps", [True, False], ids=["rank 0 keeps its loader", "rank 0 drops its loader"])
 def test_what_fails_before_the_first_epoch_reaches_every_rank(keeps: bool) -> None:
     text = """
-kept = []
+loaders = []
 
 def main(rank):
     loader = loader_of()
     if KEEPS:
-        kept.append(loader)
+        loaders.append(loader)
     if rank == 0:
         from shmloader.trainer import iterator
         def full(*_, **__):
@@ -555,9 +555,9 @@ def main(rank):
 def test_ranks_of_two_nodes_are_refused() -> None:
     here = about_this_process()
     check_one_node({0: here, 1: here | {"pid": 1}})
-    there = here | {"node": ["another boot", *here["node"][1:]], "host": "b"}
+    elsewhere = here | {"node": ["another boot", *here["node"][1:]], "host": "b"}
     with pytest.raises(ValueError, match=r"ranks 4 and 7 cannot share memory.*Give each node a group of its own"):
-        check_one_node({4: here, 5: here, 7: there})
+        check_one_node({4: here, 5: here, 7: elsewhere})
 
 
 def test_a_group_that_is_too_large_is_refused() -> None:

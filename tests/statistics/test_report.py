@@ -460,7 +460,7 @@ def test_the_verdict_on_a_single_epoch_leaves_out_its_start() -> None:
     verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))
     assert (verdict.kind, verdict.cause) == ("consumer-bound", None)
     assert "per batch, not counting the wait for each worker's first batch (1.0 s in all)" in verdict.text
-    alone = verdict_of(evidence(0.0001, 0.01, input_wait=0.33, **one))
-    assert "per batch, not counting the wait for the first batch (1.0 s)" in alone.text
+    single = verdict_of(evidence(0.0001, 0.01, input_wait=0.33, **one))
+    assert "per batch, not counting the wait for the first batch (1.0 s)" in single.text
     verdict = verdict_of(evidence(0.002, 0.01, two(0.02), input_wait=0.42, **one | {"wait": Times(200, 1.4, 0.007)}))
     assert verdict.kind == "input-bound" and verdict.cause.name == "workers"
