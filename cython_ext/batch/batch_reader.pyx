@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Slot to batch: tensors over the payload, or copies of them.  batch_writer.pyx describes the layout."""
+"""Slot to batch: tensors over the slot, or copies.  It joins chunks, which must agree in structure, dtype and shape.
+It checks each place and size that a worker wrote.  batch_writer.pyx describes the layout.
+"""
 
 import reprlib
 import struct

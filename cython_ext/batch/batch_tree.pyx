@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""A batch is a tree.  It is taken apart into a plan of its nodes and the parts that hang there, and joined again.
+"""A batch is a tree.  It is taken apart into a plan, tensors, arrays and objects that are pickled, and joined again.
+This module decides which classes need no pickle.  A batch (not a chunk) that has an object twice is pickled whole.
 
 Walking a batch gives three things:
 

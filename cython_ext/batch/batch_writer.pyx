@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""Batch to slot: the layout.
+"""Batch to slot: the layout, and which tensors are stacked in the slot, or collated by torch and copied into it.
+It refuses a chunk's tensor whose first dimension is not the number of samples.
 
 The slot has leaves, then objects.  The area of the batch's entry has meta, then plan.  Meta is 64-bit words: the plan's
 number, and for each leaf its offset, its number of dimensions, and the dimensions.  If its elements lie in another

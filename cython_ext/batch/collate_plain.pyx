@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """torch's default_collate for samples in plain containers: the same result, without its walk in Python.
+It leaves batches to torch if `default_collate_fn_map` was changed, or a torch mode might see the calls.
 
 It takes a list of samples that are lists, tuples, dicts and named tuples of tensors, arrays, numbers and text, at any
 depth, and makes their columns in one walk.  All other values of samples go to torch's collate() as a column.  If

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Copies between addresses, without the GIL."""
+"""Copies bytes, and stacks rows of tensors as torch.stack does.
+It decides from which size on a copy gives up the GIL, and from which size on it goes past the cache.
+"""
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc

@@ -1,4 +1,5 @@
-/* Copies that do not read the destination first.
+/* Copies past the cache: streaming stores, which do not read the destination first.  gather.pyx decides which copies
+ * use them.
  *
  * A plain store to a line that is not in the cache makes the processor fetch the line before it is overwritten, and a
  * slot that is larger than the cache is never in it.  Streaming stores skip the fetch: from a source in the cache,

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Tensors and arrays over bytes, and the places of their elements: by DLPack if torch offers it in C."""
+"""Tensors and arrays over bytes, and the places of their elements: by DLPack if torch offers it in C.
+It decides which strides are kept (channels_last), and refuses tensors without memory.
+"""
 
 from contextlib import suppress
 

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The table of kept pictures, in memory that several processes share: NOTE [ Cache table ] in atomics.h."""
+"""The table of kept pictures, which several processes share: which are kept, which process keeps one, and the budget.
+It counts pictures that were found, kept or missed.  NOTE [ Cache table ] in atomics.h.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds the slots that may be filled again, as Pinning._reclaim() does, but in a few microseconds.
+"""Frees the slots that no copy to a device reads any more, as Pinning._reclaim() does, but in a few microseconds.
 
 The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  The others are
 left to Pinning._reclaim(): foreign streams, streams that nobody was seen to choose, and all errors, which it raises.

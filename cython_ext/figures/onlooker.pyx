@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A read-only view of a ring from another process: NOTE [ Figures ] in atomics.h."""
+"""A read-only view of a ring from another process, such as `shmloader top`.  It refuses rings of other versions.
+NOTE [ Figures ] in atomics.h.
+"""
 
 cimport cython
 from cpython.exc cimport PyErr_SetFromErrno

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """A dict that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
+An assignment raises a TypeError, and pop() and the like raise an AttributeError with the remedy.
 
 Its keys and its values are columns.  A lookup goes through a table with open addressing: a power of two of 32-bit
 words, each 0 or a row + 1.  The search for a key begins at its hash and goes on to the next word, until it finds the

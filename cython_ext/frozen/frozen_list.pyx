@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """A list that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
+An assignment raises a TypeError, and append() and the like raise an AttributeError with the remedy.
 
-__getitem__ makes an object of each item that is asked for.  An assignment raises a TypeError, and append() and the like
-raise an AttributeError with the remedy.  Dicts: frozen_dict.pyx.  Arrays and tensors can be written, and each write
-stays in its process: freeze() in shmloader/frozen/freeze.py.
+__getitem__ makes an object of each item that is asked for.  Dicts: frozen_dict.pyx.  Arrays and tensors can be
+written, and each write stays in its process: freeze() in shmloader/frozen/freeze.py.
 """
 
 from collections.abc import Sequence

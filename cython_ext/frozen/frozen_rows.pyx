@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The rows of frozen lists and dicts: bytes of which Python's objects are made when they are asked for.
+A spawned worker gets a descriptor of the bytes, and any other pickle has a copy of them.
 
 NOTE [ Columns ]
 

@@ -1,5 +1,6 @@
 # cython: language_level=3
 """Delivers signals again when an exception of their handlers can be seen: NOTE [ Signals ] in signals.py.
+It also runs a `__del__()` again that a handler's exception has broken off.
 
 This is C because Python checks for signals between bytecodes and C has none.  So no handler is called until the caller
 resumes.

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""The calls of the kernel that a worker process makes."""
+"""A worker's handlers of signals: it ends with its trainer, and outlives a SIGTERM, SIGINT or SIGHUP to its group.
+NOTE [ Group signals ] in group_signals.py.
+"""
 
 cdef extern from *:
     """

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A reader's side of a ring that another process conducts: NOTE [ Readers ] in readers.pxd."""
+"""A reader's side of a ring that another process conducts: it waits for batches, and takes each one once, in order.
+It refuses a ring of another version of shmloader.  NOTE [ Readers ] in readers.pxd.
+"""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals

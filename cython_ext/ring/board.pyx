@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A crew's board, and the one wait of a worker that serves several rings."""
+"""A crew's board, and the one wait of a worker that serves several loaders: it chooses for which one it works next.
+The trainer wakes a worker here for a message, and waits until the worker has carried it out.
+"""
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals

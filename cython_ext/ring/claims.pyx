@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Several claims of one worker at a time: those that it has put aside, to claim more before it fills the first."""
+"""Several claims of one worker: a far worker's stand-in puts some aside, to claim more before it fills the first one.
+It cannot put chunks aside, nor batches that are half written.
+"""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t

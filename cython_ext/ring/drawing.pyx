@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Draws indices of an epoch, and of the next one: NOTE [ One step ] in next_batch.pyx, 5 and 8."""
+"""Draws indices from the sampler, for this epoch and the next: how far ahead, and whether again after an exception.
+NOTE [ One step ] in next_batch.pyx, 5 and 8.
+"""
 
 cimport cython
 from libc.stdint cimport uint64_t

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The numbers of one epoch, each with one owner.
+"""The numbers of one epoch (batches drawn, opened, taken and handed out), and whether the epoch is over.
+Each number has one owner.
 
 A batch is drawn (the sampler gave its index), opened (workers may make it), taken (out of the ring) and handed out (the
 user has it).  The conductor draws and opens; the reader takes and hands out.  Today both are the trainer, in one thread

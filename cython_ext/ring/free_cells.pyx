@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""The cells, from the trainer's side.  Why there are always enough of them: NOTE [ Cells ] in iterables.py."""
+"""The cells for the states of an iterable dataset's streams: which are free, and which hold the current states.
+Why there are always enough of them: NOTE [ Cells ] in iterables.py.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize

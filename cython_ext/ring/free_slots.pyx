@@ -1,8 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The payload slots, from the trainer's side.  Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd.
+"""The slots, from the trainer's side: which are free, lent, kept by a worker, or held back for a device.
+It picks each batch's slot, and gives the pages of free slots back while the loader of a crew rests.
 
-No worker waits for a slot.  It sleeps in WorkerSide.claim() (worker.pyx) until the trainer opens a sequence, and each
-sequence is opened with its slot.  So give_back() wakes no worker.
+Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd.  No worker waits for a slot.  It sleeps in
+WorkerSide.claim() (worker.pyx) until the trainer opens a sequence, and each sequence is opened with its slot.  So
+give_back() wakes no worker.
 
 give_back() frees a slot when the last tensor of its batch dies.  If the user holds `spare` batches for long, the next
 ones are copied out of their slots: NOTE [ Lease ] in trainer/delivery.py, 2.

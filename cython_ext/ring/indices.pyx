@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""The iterator over an epoch's indices, and the result of the last draw."""
+"""The iterator over an epoch's indices: whether the sampler is exhausted, has raised, or was interrupted by a signal.
+It asks a sampler again after its own exception, as torch does.
+"""
 
 from libc.stdint cimport uint64_t
 

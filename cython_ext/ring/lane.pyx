@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""A worker's lane: what it is doing, since when, and how it has spent its time.  NOTE [ Figures ] in atomics.h."""
+"""A worker's lane: what it is doing, since when, and its times: fetching, collating, idle, on a core, without a core.
+NOTE [ Figures ] in atomics.h.
+"""
 
 cimport cython
 from libc.stdint cimport uint64_t

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A batch that the trainer has taken, as bytes: see NOTE [ Lease ] in delivery.py."""
+"""A batch that the trainer has taken, as bytes: when the last tensor or array over them dies, its slot is free again.
+It checks the places and sizes that workers wrote.  NOTE [ Lease ] in delivery.py.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo

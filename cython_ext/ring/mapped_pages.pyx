@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The pages of a ring that a worker has mapped.
+"""Maps the pages of a slot before a worker writes to them, so that there are fewer page faults.
 
 A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a read maps
 all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.

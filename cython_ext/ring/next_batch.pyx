@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The step from one batch to the next: NOTE [ One step ].
+"""The step from one batch to the next, which next() takes: no Ctrl-C and no other thread loses or repeats a batch.
+It decides which batch an error replaces, and refuses next() in a forked process, and inside next() or iter().
 
 Sequences.find_ready() (sequences.pyx) says which batch comes next, in the sampler's order or by in_order=False.
 """

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""How the trainer opens batches: it begins epochs, and gives tasks to workers."""
+"""How the trainer opens batches, that is, gives their indices to workers: whether there is room, and whom it wakes.
+It also begins epochs, and dismisses or stops workers.
+"""
 
 import pickle
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A process's private view of the payloads, if other processes read them too.
+"""A process's private view of the payloads, so that no other process sees what this one writes into a batch.
 
 NOTE [ Private view ]
 

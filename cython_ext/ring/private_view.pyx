@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A process's own view of the payloads: NOTE [ Private view ] in private_view.pxd."""
+"""A process's own view of the payloads: it finds the pages that this process has written, and drops them.
+NOTE [ Private view ] in private_view.pxd.
+"""
 
 import os
 

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Who else reads the ring's batches, from the conductor's side: NOTE [ Readers ] in readers.pxd.
+"""The other processes that read a ring's batches, 32 at most: where each begins, and which hold up the next batch.
+NOTE [ Readers ] in readers.pxd.
 
 A slot is free again when no reader owes or holds it: Slots.has_free() in free_slots.pyx.
 Host in shmloader/readers/host.py decides when a reader is too slow (drop()) or dead (bury()).

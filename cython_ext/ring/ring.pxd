@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The slot ring: sequences, payload slots, and the leases of what was delivered.
+"""The slot ring, and how batches change hands in it without locks, even if a worker dies: sequences, slots, leases.
+It has the rules for work stealing, chunks, windows (`group_by`) and `in_order=False`.
 
 NOTE [ Slot ring ]
 

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The part of the ring that both sides use: the mapped segment, its words and slots.  The contract is in ring.pxd."""
+"""The part of the ring that both sides use: the mapped segment, its words and slots, and a slot's move out of /dev/shm.
+It has the errors for a closed iterator and for overwritten memory.  The contract is in ring.pxd.
+"""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_SetFromErrno

@@ -1,5 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The sequences in flight.  The trainer keeps what it opened them with, and does not read it back from the ring."""
+"""The sequences in flight: which batch the trainer takes next, in order or as they are ready (`in_order=False`).
+It knows which worker has each of them, and notices overwritten words.
+
+The trainer keeps what it opened them with, and does not read it back from the ring.
+"""
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Writes a task, which is what the sampler gave for a batch or a chunk, to where workers read it."""
+"""Writes a task, which is what the sampler gave for a batch or a chunk: as 64-bit integers, or pickled."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

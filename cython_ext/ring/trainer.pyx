@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The trainer's side of the ring.  How it opens batches is in opening.pyx; how it takes them is here.
+"""The trainer's side of the ring: it waits for batches, takes them, opens a dead worker's again, and gives memory back.
+How it opens batches is in opening.pyx.
 
 NOTE [ Sleep ]
 

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Measures a loader's statistics in the trainer: NOTE [ Figures ] in atomics.h."""
+"""Measures a loader in the trainer: the time in next() and between its calls, and for which stage of a batch it waits.
+NOTE [ Figures ] in atomics.h.
+"""
 
 import weakref
 

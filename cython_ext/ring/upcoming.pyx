@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The tasks that a worker will claim: NOTE [ Look ahead ]."""
+"""The tasks that a worker looks at before it claims them: those that are open for it alone, in the same epoch.
+NOTE [ Look ahead ] in look_ahead.py.
+"""
 
 from libc.stdint cimport uint32_t, uint64_t
 

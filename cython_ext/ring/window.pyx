@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Checks a window of batches before any of it is opened: NOTE [ Windows ] in ring.pxd."""
+"""Checks a window, the batches that `group_by` opens together, before any of it is opened: all of it is opened or none.
+NOTE [ Windows ] in ring.pxd.
+"""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""One worker's side of the ring.  A process that is forked in it: NOTE [ Forked children ] in worker.pxd."""
+"""One worker's side of the ring: it sleeps until it has a task, claims it, fills the slot, and publishes the batch.
+It aligns tensors to 128 bytes, and refuses a process that is forked in it: NOTE [ Forked children ] in worker.pxd.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The regular members of a tar archive, found header by header.
+"""The regular members of a tar archive, found header by header in C, up to the first header that is not plain.
 
 NOTE [ Plain tars ]
 

@@ -1,4 +1,6 @@
-"""Takes a chunk of a batch apart into a plan and rows, so that it can be joined with the other chunks."""
+"""Takes a chunk of a batch apart into a plan and rows, to join it with the other chunks (`chunk_size`, `group_by`).
+It refuses objects that do not consist of rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The containers, tensors and objects of other classes that hold the rows of a batch in chunks.
+"""How the rows of all chunks get into one container of any class: an OrderedDict, a dataclass, a tensor subclass.
 
 NOTE [ Shells ]
 

@@ -1,4 +1,5 @@
 """Objects that only pickle can carry, with the bytes of all tensors and arrays in them beside the pickle.
+Tensors that require grad and are no leaves are refused, as in torch.
 
 Pickle protocol 5 passes large buffers on instead of copying them into the pickle.  Tensors of every dtype and kind do
 the same here.  So their elements travel in the slot (for a view, only its own), and no descriptor is opened for them.

@@ -1,4 +1,4 @@
-"""The interface to accelerators: all their calls that pinning and delivery to a device need.
+"""The interface to accelerators: which one a loader page-locks for, and all calls that pinning and delivery need.
 
 There are two classes.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that
 others have allocated.  Other uses torch's functions for all accelerators, and copies into torch's own page-locked

@@ -1,4 +1,4 @@
-"""Keeps our calls from breaking the capture of a graph, and counts captures.
+"""Keeps our calls from breaking the capture of a CUDA graph, and counts captures.
 
 While a CUDA graph is captured in torch's usual mode, some calls of *other* threads break the capture: querying an event
 or page-locking memory, for example.  In the relaxed mode, a thread's calls break no capture, but for one: waiting for a

@@ -1,4 +1,5 @@
-"""The page-locked ring: which parts are locked, and which slots a copy to a device may still be reading.
+"""The page-locked ring (`pin_memory`): which slots are locked, and which ones a copy to a device may still be reading.
+It warns if the ring cannot be page-locked.
 
 NOTE [ Pinning ]
 

@@ -1,4 +1,4 @@
-"""The stages of the prefetch thread (prefetch.py): it copies batches to a device, or leaves them as they are.
+"""What the prefetch thread does with a batch: it copies it to a device, calls `on_device`, or leaves it as it is.
 
 The thread copies on its own stream, from page-locked slots, so a copy runs beside the work of the consumer's streams.
 It drops its batch as soon as the copies have started.  The slot is free when they have passed, because the thread's

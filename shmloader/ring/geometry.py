@@ -1,4 +1,4 @@
-"""The layout of the ring's memory: where its header, entries, areas and slots lie.
+"""The layout of the ring's memory: how many workers it allows, how many slots, and where entries, areas and slots lie.
 
 Whether there is memory for them is in growth.py.  Where each tensor of a batch lies in its slot is written by note() in
 batch_writer.pyx; allocate() in worker.pyx aligns it.  The head of batch_writer.pyx says what else a new field needs:

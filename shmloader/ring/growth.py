@@ -1,4 +1,5 @@
-"""How the ring's memory grows: pages for a batch that is larger than those before it, or why there are none.
+"""How the ring's memory grows for a larger batch: by how much, and when a slot moves out of /dev/shm.
+It refuses what exceeds `max_ring_bytes`, or the machine's memory.
 
 The kernel is asked for pages before anything is written to them, because a write to missing memory is a SIGBUS.  If
 there are none, commit() raises a MemoryError in the worker, which sends it in place of the batch (`_fill` in

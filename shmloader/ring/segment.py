@@ -1,4 +1,6 @@
-"""The shared memory: created without a name, with wide addresses, committed on demand, and passed to a child."""
+"""The shared memory: created without a name, in /dev/shm or a memfd (`ring_memory`), and passed to a child.
+It decides how much address space is reserved, and has the error for too many open files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's task: a batch's indices, as TrainerSide.open() has written them; with their rows, if it lists them."""
+"""Reads a task in a worker: a batch's indices, unpickled if they are pickled, and their rows if the task lists them."""
 
 from __future__ import annotations
 
