@@ -1,4 +1,4 @@
-"""A crew: one set of workers for several loaders.
+"""`shmloader.Crew`, with which several loaders share workers: checks its arguments, and ends the workers at close().
 
 `shared_by()` in trainer/shared_workers.py starts the processes when a loader of the crew is first iterated.  The crew
 keeps them for its other loaders.

@@ -1,4 +1,5 @@
-"""What a loader asks of the machines on which far workers run: a small interface, and Ray is one engine behind it.
+"""The interface of an engine that starts far workers on other machines.  Ray is one engine behind it.
+It also counts local and far workers together, because a loader shows that count as `num_workers`.
 
 The engine finds places for far workers, starts them, and starts them again when they die.  It gives each one a ticket
 and the loader's arguments.  All else (the order, the seeds, the bytes of batches) is between the loader and the far

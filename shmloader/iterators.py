@@ -1,4 +1,6 @@
-"""Makes a loader's iterators: one over the ring, or torch's, and a prefetcher on top if batches go to a device."""
+"""Makes a loader's iterators: one over the ring, or torch's, and a prefetcher on top if batches go to a device.
+It decides whether iter() continues with persistent workers, or ends them because a loaded state needs new ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a loader that reports its measurements: docs/statistics.md."""
+"""A loader's stats(), report(), trace() and bad_samples, which report its measurements: docs/statistics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that torch's loader does not have: their defaults and their allowed values.
+"""The options that torch's loader does not have: defaults, allowed values, and which of them only the ring can honour.
 
 NOTE [ Options ]
 

@@ -1,4 +1,5 @@
-"""Where samples lie in storage: a dataset's `__place__`, also through torch's wrappers.
+"""Where samples lie in storage, for `group_by`: by a dataset's `__place__`, also through torch's wrappers.
+It refuses a place that cannot be compared with others.
 
 A place is any value that is equal for samples that are cheap to read one after the other: the number of a row group, of
 a shard, of a chunk of HDF5.  Only the trainer asks for it, when it cuts batches (trainer/windows.py).

@@ -1,4 +1,5 @@
-"""Functions for `DataLoader(on_device=...)`, for work that is cheaper on the device.
+"""Functions for `DataLoader(on_device=...)`, for work that is cheaper on the device, such as normalising images.
+They decide which tensors of a batch are images.
 
 device/to_device.py calls them.  images.fuse and images.ImageFolder have one of their own: OnDevice in images/finish.py.
 """

@@ -1,4 +1,6 @@
-"""The datasets inside torch's own wrappers: Subset, ConcatDataset, ChainDataset, StackDataset."""
+"""The datasets inside torch's own wrappers: Subset, ConcatDataset, ChainDataset, StackDataset.
+It decides which of them get set_epoch(), and whether a wrapper's `__getitems__` only makes one sample after another.
+"""
 
 from __future__ import annotations
 

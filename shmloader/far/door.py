@@ -1,7 +1,8 @@
-"""Where a far worker knocks: a listening socket, which the trainer opens and its stand-in uses.
+"""Where a far worker knocks: a listening socket that refuses whoever does not prove in time that it knows the secret.
+A stand-in also leaves a note here on why it has lost its far worker.
 
-The trainer keeps it as well, so a stand-in that takes another one's place listens on the same port, and the far worker
-finds it there.
+The trainer opens the socket, and keeps it while its stand-in uses it.  So a stand-in that takes another one's place
+listens on the same port, and the far worker finds it there.
 """
 
 from __future__ import annotations

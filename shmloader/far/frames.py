@@ -1,4 +1,5 @@
 """The frames on the wire between a stand-in and its far worker: heads of a fixed size, and what follows each.
+It limits their sizes, and refuses a head that no far worker sends.
 
 An Ask names a batch: its sequence, indices, seeds and epoch.  An Answer has the batch: the description of its leaves as
 64-bit words and, the first time, the plan of its structure, as both would lie in the ring (batch_writer.pyx); then the

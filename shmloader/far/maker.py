@@ -1,4 +1,5 @@
 """The far end: makes batches as a local worker does, over a ring of its own with one worker, and sends them.
+It sends beats, and limits how long it tries to reach the trainer, or makes a batch that nobody awaits.
 
 The ring is a private one: this process opens a sequence, makes it by the worker's own code, takes it, has a thread send
 what it holds, and opens the next one meanwhile.  A batch is laid out as in the trainer's ring.

@@ -1,4 +1,5 @@
 """Both ends of a connection prove that they know the secret, before either parses a byte of the other.
+The greeting has the version of the protocol.
 
 The near end (the stand-in, which listens) sends a greeting and a nonce.  The far end answers with a nonce of its own
 and an HMAC of both, and the near end with another HMAC.  All three messages have a fixed length.  The words "near" and

@@ -1,4 +1,5 @@
 """A stand-in: a process on the trainer's machine that is a worker of the ring, and has a far worker do the work.
+It asks for `in_flight` batches at once, and ends if its far worker is lost.
 
 NOTE [ Far workers ]
 

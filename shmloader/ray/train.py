@@ -1,4 +1,5 @@
-"""A loader of ours in Ray Train: prepare_data_loader() as Ray has it, but the loader stays what it is.
+"""prepare_data_loader() for Ray Train: gives a loader of ours the share and the device of its training worker.
+The loader keeps its options and its state_dict().
 
 Ray's function builds another loader of torch's from eleven arguments of the given one, and wraps it in a class that has
 no state_dict().

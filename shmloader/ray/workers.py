@@ -1,4 +1,5 @@
-"""Workers on the nodes of a Ray cluster.
+"""`shmloader.ray.Workers`: far workers as actors on the nodes of a Ray cluster.
+It checks its arguments, sends actors the dataset, and warns if some do not start in time or have other libraries.
 
 Ray does what it is good at: it finds places for actors, starts them, and starts them again when they or their nodes
 die.  Batches do not pass through Ray: _StandIn._receive() in far/stand_in.py writes them into the local ring.  If an

@@ -1,4 +1,4 @@
-"""A reader's end: its connection to the conductor, and the conductor's rings as it sees them.
+"""A reader's end: connects to the conductor, maps its rings, and notices if it ends, raises, or drops this reader.
 
 Before it reads, three places check it: wire.py whose process it is, Host._welcome whether it may join, and
 AttachedSide in attached.pyx whether both sides run the same version.

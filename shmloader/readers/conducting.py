@@ -1,4 +1,5 @@
-"""The iterator of the conductor: it sends messages to the processes that read its batches.
+"""The iterator of the conductor: it sends the readers where an epoch begins and ends, what it has drawn, and errors.
+If a signal's handler breaks off iter() before that, it undoes the draws.
 
 If no other process reads a loader's batches, the loader has a RingIterator, which does none of this and so costs less.
 """

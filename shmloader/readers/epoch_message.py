@@ -1,4 +1,5 @@
 """An epoch as a message: what a conductor sends of it, and the epoch in which a reader counts.
+A rank that only reads makes its state_dict() of that, or raises if the sampler keeps a state of its own.
 
 A reader counts the batches that it has received.  Everything else in a state comes from the conductor, because the
 conductor draws.

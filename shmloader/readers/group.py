@@ -1,4 +1,5 @@
 """The ranks of one node that read one loader's batches: `DataLoader(..., readers=process_group)`.
+It checks that they can share memory and are not too many, and keeps their generators in the same states.
 
 The group's first rank conducts, and reads too.  The others attach.  They find each other through the store of
 torch.distributed, when each of them first iterates over its loader; nothing is sent there afterwards.  All ranks make

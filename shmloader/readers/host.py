@@ -1,4 +1,5 @@
-"""The conductor's end: admits readers, gives them the ring's memory, sends them epochs and errors, buries the dead.
+"""The conductor's end: admits or refuses readers, gives them the ring's memory, sends them epochs and errors.
+It finds the batch at which a reader continues, drops readers that are too slow (`--patience`), and buries the dead.
 
 _welcome() decides whether a reader may join; attachment.py lists all checks.
 

@@ -1,4 +1,6 @@
-"""The iterator of a process that reads another one's batches."""
+"""The iterator of a process that reads another one's batches: lent, or copied beyond `spare_slots`.
+It decides where the epoch ends for this reader, and raises if the conductor fails or leaves the epoch.
+"""
 
 from __future__ import annotations
 

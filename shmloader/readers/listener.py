@@ -1,4 +1,4 @@
-"""Where the processes connect that read a loader's batches."""
+"""Accepts the processes that connect to read a loader's batches, or refuses them because no descriptor is left."""
 
 from __future__ import annotations
 

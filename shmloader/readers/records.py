@@ -1,4 +1,6 @@
-"""What a host knows of each of its rings, and of each reader."""
+"""What a host knows of each of its rings, and of each reader.
+It decides which messages about epochs are kept for readers that join later.
+"""
 
 from __future__ import annotations
 

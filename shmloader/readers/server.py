@@ -1,4 +1,5 @@
 """`shmloader serve`: a process that hosts a loader for others, which attach to it by its name.
+It refuses a loader that cannot be served: with a crew, far workers or pinned memory, or if workers do not persist.
 
 It conducts and reads nothing.  With no reader it pauses, and what is ready stays for the next one.
 """

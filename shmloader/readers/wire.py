@@ -1,4 +1,5 @@
-"""Messages between a conductor and a reader, with descriptors, over a Unix socket whose ends know each other.
+"""Messages between a conductor and a reader, with descriptors, over a Unix socket.
+Each end refuses a process of another user.
 
 An abstract name is nobody's property: another user may listen on it, or come first.  So each end asks the kernel who
 the other one is before it reads a message.  Messages are pickles, because they go among processes of one user only.

@@ -1,4 +1,5 @@
 """Whether the order of an epoch that began early is still right when the user asks for the epoch.
+It notices changes of the sampler, and limits how large a sampler may be whose epochs are prefetched.
 
 NOTE [ Drawn from ]
 

@@ -1,4 +1,5 @@
 """An epoch: one object with its counts, the source of its indices, and the place where it started.
+It computes how many batches and samples a state has, also if some came early (in_order=False).
 
 NOTE [ Epoch ]
 

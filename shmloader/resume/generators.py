@@ -1,4 +1,6 @@
-"""A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types."""
+"""A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types.
+It also undoes draws from generators, at the end of a `with` or if the `with` raises.
+"""
 
 from __future__ import annotations
 

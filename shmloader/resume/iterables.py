@@ -1,4 +1,5 @@
-"""The places of the streams of an iterable dataset.  Each worker reads a part, and knows only its own place.
+"""The places of an iterable dataset's streams in a state, one for each worker.
+In mid-epoch it refuses a state of another number of workers, and warns if a stream without state_dict() is read again.
 
 NOTE [ Cells ]
 

@@ -1,7 +1,8 @@
 """What a state records of the order of an epoch's samples, as the text in its `sampler`.
+It decides whether another order of the loader is an error, and another number of samples a warning.
 
-It is part of that text, and not a key of its own, because torch.distributed.checkpoint expects the same keys in a
-checkpoint as in a new loader's state.  Older versions recorded the name and no more, also of an order that depends on
+The order is part of that text, and not a key of its own, because torch.distributed.checkpoint expects the same keys in
+a checkpoint as in a new loader's state.  Older versions recorded the name and no more, also of an order that depends on
 more.  So a text of which the name is all says that.
 
     SequentialSampler alone

@@ -1,4 +1,5 @@
 """The user's place in each loader: the epoch, the batches received so far, and the loaded state to resume from.
+It refuses a state that does not fit the loader, and drops a state if set_epoch() then names another epoch.
 
 NOTE [ Place ]
 

@@ -1,4 +1,5 @@
 """The state of a loader: one dict of JSON types, in which `streams`, `sampler_state` and `next` may be nested.
+A dict is refused that is no state, was changed, or has another version.
 
 Place._state() in place.py makes it, in mid-epoch by Epoch.state() in epoch.py.  Place.load() loads it.  NOTE [ Place ]
 there says which batches it counts, and Place.load() what may have changed in between.  The state of a stream comes from

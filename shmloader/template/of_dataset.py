@@ -1,4 +1,6 @@
-"""The templates of one dataset, shared by all loaders over it, at the same time or one after another."""
+"""The templates of one dataset, shared by all loaders over it, at the same time or one after another.
+It decides whether a template forks as it is or unpickles the dataset again, and whether another one is needed.
+"""
 
 from __future__ import annotations
 

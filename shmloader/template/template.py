@@ -1,4 +1,6 @@
 """A template process and what it has unpickled, as the trainer sees it.  NOTE [ Template ] in server.py.
+It compares that with the loader's dataset, limits the unpickling by `timeout`, and refuses to fork beside threads or
+with CUDA.
 
 Running (running.py) starts the process.  In it, _Template._fork (server.py) forks a worker on request.
 """

@@ -1,4 +1,4 @@
-"""How many samples of a loader raised and were replaced, and when that is too many: NOTE [ Bad samples ]."""
+"""How many samples of a loader raised and were replaced, and if `max_bad_samples` is exceeded: NOTE [ Bad samples ]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Begins the epochs of an iterator, one after another, and opens their batches.
+It prefetches the next epoch (`prefetch_epochs`), and drops it if iter() needs another one.
 
 The draws from the generators, their order and the seeds are torch's, because people rely on these.
 """

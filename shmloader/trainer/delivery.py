@@ -1,4 +1,5 @@
-"""Slot to batch: lent as tensors over the slot, or copied out.
+"""Slot to batch: lent as tensors over the slot, or copied out beyond `spare_slots`.
+It also waits for the batch; worker_set.py acts if a worker dies or `timeout` is over.
 
 Which sequence comes next, in order or not, is decided by Sequences.find_ready() in sequences.pyx.
 

@@ -1,4 +1,6 @@
-"""The workers of one ring, some of which are stand-ins for far workers: NOTE [ Far workers ] in far/stand_in.py."""
+"""The workers of one ring, some of which are stand-ins for far workers: NOTE [ Far workers ] in far/stand_in.py.
+It decides against which batch the loss of a far worker counts.
+"""
 
 from __future__ import annotations
 

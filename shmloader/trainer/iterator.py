@@ -1,4 +1,5 @@
 """An iterator: one epoch after another, from the sampler's indices to the batches that next() returns.
+It decides which memory its ring gets, how many slots for lent batches, and the order of the shutdown.
 
 torch's multi-process iterator works with queues; this one works with the ring's verbs.  The Conductor begins epochs, a
 schedule opens their batches for workers, the ring keeps their order, Delivery makes batches of what the workers

@@ -1,4 +1,6 @@
-"""The workers of a crew, as one of its iterators uses them: NOTE [ Crew ] in shared_workers.py."""
+"""The workers of a crew, as one of its iterators uses them: NOTE [ Crew ] in shared_workers.py.
+It has them join and leave the iterator's ring, and decides whether a worker's death is the fault of that ring.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The messages to the workers of a crew: NOTE [ Crew ], 4, in shared_workers.py.
+"""The messages by which workers of a crew join and leave rings: NOTE [ Crew ], 4, in shared_workers.py.
+It limits how many of them may be unread.
 
 A worker reads a message between two batches.  While it makes a long one, messages pile up in its socket, and the kernel
 takes some 280 of them.  It also limits how many descriptors of a user may be under way (as many as a process may open).

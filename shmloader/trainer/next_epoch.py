@@ -1,4 +1,5 @@
 """The next epoch, prefetched while the last batches of this one are under way: `prefetch_epochs=True`.
+It decides with which samplers that is possible.
 
 NOTE [ Overlap ]
 

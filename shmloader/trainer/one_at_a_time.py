@@ -1,4 +1,6 @@
-"""Fetchers that make one batch at a time, also if several threads ask for one."""
+"""Fetchers of loaders without workers that make one batch at a time, also if several threads ask for one.
+They limit how long a thread waits while another one makes a batch whose samples are seeded.
+"""
 
 from __future__ import annotations
 

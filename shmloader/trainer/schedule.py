@@ -1,4 +1,5 @@
 """The schedules, which decide which worker makes which batch.  Each iterator has one.
+They also decide how many batches are under way (`prefetch_factor`), and cut batches into chunks (`chunk_size`).
 
 A schedule decides how large the ring must be, and opens each batch for the worker that will make it.  It may be
 interrupted between any two of its lines and then be called again for the same batch (NOTE [ One step ] in

@@ -1,4 +1,4 @@
-"""The seeds of an iterator: drawn, or taken from a loaded state.
+"""The seeds of an iterator, its workers, epochs and samples: drawn, or taken from a loaded state.
 
 They are drawn where torch draws them: begin_iterator() in _torch.py runs torch's own __init__, which first begins the
 sampler, and then draws the base seed.

@@ -1,4 +1,5 @@
 """The worker processes of a `shmloader.Crew`, which serve all its loaders.
+It decides when they start and end, what they inherit by a fork, and which loaders at rest give memory back.
 
 NOTE [ Crew ]
 

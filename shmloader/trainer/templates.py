@@ -1,4 +1,4 @@
-"""The templates of each loader: NOTE [ Template ] in server.py.
+"""Decides which loaders share a template process, and when it ends: NOTE [ Template ] in template/server.py.
 
 Loaders over one dataset share its templates.  They need not exist at the same time, because frameworks and scripts make
 new loaders in each epoch.  So a template lives as long as the dataset or any of its loaders.  Stand-ins of far workers

@@ -1,4 +1,5 @@
-"""Cuts a window of batches by where their rows lie.
+"""Cuts a window of batches by where their rows lie (`group_by`).
+It decides which worker makes the rows of which place, and how many rows a worker gets at most.
 
 NOTE [ Places ]
 

@@ -1,4 +1,5 @@
 """A loader without workers: torch's iterator makes its batches, and the epoch counts the batches handed out.
+It adds the options that work with num_workers=0: seeds for each sample, replaced bad samples, look_ahead.
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
 stays pending, and the next call makes that batch.  Between the count and the return of next() there are lines of

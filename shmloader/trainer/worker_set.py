@@ -1,4 +1,7 @@
-"""The worker processes: started, watched, replaced, stopped."""
+"""The worker processes: started, watched, replaced, stopped.
+It decides what follows a death (`on_worker_death`) or a `timeout`, how many deaths a batch may cause, and how long
+workers have to end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Collating straight into the slot, by way of torch's own extension point.
+It decides which columns default_collate writes into the slot, and which ones are left to torch's code.
 
 torch's `default_collate` looks up in `default_collate_fn_map` how to collate a column of tensors, arrays or numbers.
 torch's own entries make a new tensor in shared memory.  In a worker they are replaced by entries that write the column

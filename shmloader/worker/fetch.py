@@ -1,4 +1,6 @@
-"""Makes a batch from its indices in a worker: fetches the samples, as torch does, and collates them."""
+"""Makes a batch from its indices in a worker: fetches the samples, as torch does, and collates them.
+It also moves a resumed stream to its place, by its state or by reading samples again.
+"""
 
 from __future__ import annotations
 

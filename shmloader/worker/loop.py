@@ -1,4 +1,5 @@
 """A worker's life: claim, fetch, collate into the slot, publish.
+It begins epochs (worker_init_fn, set_epoch), catches exceptions, and gives up the slot of a batch that user code keeps.
 
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
 threads, and the same exceptions caught.  How an exception gets to the trainer: exceptions.py.

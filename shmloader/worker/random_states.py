@@ -1,4 +1,5 @@
 """The random generators that a worker may draw from: the three that torch seeds there.
+It seeds them once, as torch does, or before each sample (`sample_seeds`), and saves and restores their states.
 
 If each worker has its own batches, as in torch, it draws on from batch to batch, and the worker that replaces it gets
 its states.  If work is stolen, it is not known in advance which worker makes a sample.  So each sample is seeded, from

@@ -1,4 +1,5 @@
 """Replaces samples whose `__getitem__` raises: `on_bad_sample="skip"`.
+It chooses the sample that comes in place of a bad one, and limits how many others are tried.
 
 NOTE [ Bad samples ]
 

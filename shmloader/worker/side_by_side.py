@@ -1,4 +1,5 @@
-"""Makes samples of a batch, and of the next ones, at the same time.
+"""Makes samples of a batch, and of the next ones, at the same time (`worker_threads`, `async def __getitem__`).
+It raises if a sample draws from `random`, `numpy.random` or torch's generator meanwhile.
 
 NOTE [ Side by side ]
 
