@@ -1,4 +1,5 @@
-/* All functions that follow this are compiled for processors with AVX-512; path_avx2.c ends it. */
+/* Decides which processors use AVX-512: those on which it costs no clock rate (Ice Lake, Zen 4 and later).  All
+ * functions that follow this are compiled for them; path_avx2.c ends it. */
 #pragma once
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2,lzcnt,avx512f,avx512bw,avx512vnni"))), apply_to = function)

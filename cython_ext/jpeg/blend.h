@@ -1,4 +1,4 @@
-/* Weighted sums of lines, in plain C: see weights.h. */
+/* Weighted sums of lines, by which a picture is resized, in plain C; weights.h has the weights. */
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-/* Y, Cb, Cr to R, G, B, in plain C.
+/* Converts YCbCr to RGB, in plain C: as libjpeg does, or from words with a few more bits (exact=False).
+ *
  * Source: ITU-T T.871 (JFIF), 7.  The exact way is libjpeg's: constants of 16 bits, each product (of green: the sum of
  * two) rounded once. */
 #pragma once

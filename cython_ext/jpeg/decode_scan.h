@@ -1,5 +1,8 @@
-/* The way through a scan: MCU by MCU, restart by restart.  Each path includes this behind its own `unstuff` (unstuff.h)
- * and `idct`, `fill` (idct.h), so that all of it is compiled for its processor. */
+/* Goes through a scan MCU by MCU: decodes the blocks that a crop needs, skips the others, and makes the marks of rows.
+ * Refuses a broken scan and, unless marks are used, one that is cut off or lacks a restart marker.
+ *
+ * Each path includes this behind its own `unstuff` (unstuff.h) and `idct`, `fill` (idct.h), so that all of it is
+ * compiled for its processor. */
 #pragma once
 #include "stream.h"
 

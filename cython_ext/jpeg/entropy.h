@@ -1,4 +1,6 @@
-/* From bits to blocks.
+/* Decodes the Huffman codes of a block to its coefficients, or skips them, and refuses a broken block.  Bounds how many
+ * bytes are read beyond the end of the data (ENTROPY_MCU).
+ *
  * Source: ITU-T T.81, F.2.2; the reader's branch-free refill is Fabian Giesen's "variant 4" ("Reading bits in far too
  * many ways", 2018).
  *

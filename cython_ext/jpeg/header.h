@@ -1,4 +1,6 @@
-/* The markers before the scan of a JPEG file: sizes, sampling, tables.
+/* The result of reading the markers before the scan of a JPEG file: sizes, sampling, tables, orientation, or
+ * JPEG_NOT_OURS.  header.c decides which files are taken.
+ *
  * Source: ITU-T T.81, annex B (markers), F.1.2 (Huffman tables); T.871 (JFIF); Adobe's note 5116 (APP14). */
 #pragma once
 #include <stddef.h>

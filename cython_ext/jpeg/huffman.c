@@ -1,4 +1,5 @@
-/* Huffman tables: see huffman.h. */
+/* Builds Huffman tables (huffman.h).  Refuses counts that no code has, and symbols that no baseline picture of 8 bits
+ * has; a table of the same counts and symbols is not built twice. */
 #include "huffman.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Huffman tables, in the shape that decodes fastest: one look-up for most codes.
+/* Huffman tables, in the shape that decodes fastest: one look-up of 10 bits for most codes (HUFFMAN_PEEK), and one for
+ * several symbols of a block that is skipped (HUFFMAN_LEAP).
+ *
  * Source: ITU-T T.81, annex C (how codes follow from the counts, and that none is all ones), F.2.2 (decoding). */
 #pragma once
 #include <stdint.h>

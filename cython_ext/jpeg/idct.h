@@ -1,4 +1,5 @@
-/* The inverse transform of a block, in plain C.
+/* The inverse DCT of a block, in plain C, with the roundings and overflows of libjpeg-turbo.
+ *
  * Source: C. Loeffler, A. Ligtenberg, G. Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (1989),
  * in integers as libjpeg's "islow": constants of 13 bits, 2 more bits between the two passes, each pass rounded once.
  *

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The decoder of baseline JPEG files (jpeg.h).  It runs without the GIL."""
+"""The JPEG decoder (jpeg.h) for Python.  It runs without the GIL.
+Reads a file, but no FIFO or device, checks crop, `out` and filter, and keeps no file's buffer of more than 16 MiB.
+"""
 
 import os
 import stat

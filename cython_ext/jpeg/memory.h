@@ -1,4 +1,4 @@
-/* Buffers that only grow. */
+/* Buffers that only grow: one that is too small is replaced by one with a quarter more room than is needed. */
 #pragma once
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Before the scan is read: which part of a file is wanted, how it is resized, and where everything goes. */
+/* Plans a decoding before the scan is read: which blocks a crop needs, whether its marks are possible, how chroma is
+ * upsampled, whether the height is resized before the width (Pillow 13), and where everything lies in memory. */
 #include <stdlib.h>
 #include <string.h>
 

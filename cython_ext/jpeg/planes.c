@@ -1,4 +1,5 @@
-/* The planes of a picture, kept outside of the decoder that made them.
+/* The format of decoded pictures in a cache: planes of Y, Cb and Cr before chroma is upsampled, which are smaller than
+ * RGB and faster than coefficients.  Checks the shape of planes before they are read.
  *
  * NOTE [ Kept planes ]
  *

@@ -1,4 +1,5 @@
-/* The wanted part of a scan, and the place of its samples. */
+/* The wanted part of a scan, the place of its samples, the marks of rows (jpeg_mark), and the size of the pieces in
+ * which a scan is read (SCAN_CHUNK, 8 KiB). */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,7 @@
-/* The bits of a restart interval, or of everything after a mark, piece by piece.  decode_scan.h includes this after its
- * path's `unstuff`. */
+/* Reads the bits of a restart interval, or of everything after a mark, in pieces, and notices if bits beyond the end
+ * were read.
+ *
+ * decode_scan.h includes this after its path's `unstuff`. */
 #pragma once
 #include "scan.h"
 

@@ -1,4 +1,6 @@
-/* Entropy-coded data without its stuffing, so that the bit reader need not look at bytes.
+/* Removes the stuffing (the zero after each 0xff) from entropy-coded data and finds the marker that ends it, so that
+ * the bit reader need not look at bytes.
+ *
  * Source: ITU-T T.81, F.1.2.3 (a zero byte behind each 0xff of the data), B.1.1.2 (fill bytes before a marker). */
 #pragma once
 #include <stddef.h>

@@ -1,5 +1,7 @@
-/* Weights of a resize: see weights.h.  In plain C for every processor, because a fused multiplication would round once
- * where Pillow's own code rounds twice.
+/* The filters of a resize (nearest, box, bilinear, hamming, bicubic, lanczos), and the weights that they give:
+ * Pillow's, or coarser ones for exact=False.
+ *
+ * In plain C for every processor, because a fused multiplication would round once where Pillow's own code rounds twice.
  *
  * A new filter is a function and a row of `kernels` here (and a term of is_positive(), if it crosses 0), a number of
  * weights.h, and a name and a number in shmloader/images/filters.py.  The numbers are Pillow's, because Pillow resizes

@@ -1,4 +1,6 @@
-/* Which lines make a line of the resized picture, and with which weights.
+/* The weights of a resize: which lines make a line of the result, and how many bits a weight has (22 as in Pillow, 14
+ * for exact=False).
+ *
  * Source: Pillow's resize, described in its documentation ("Concepts", filters) and matched by testing.  If the picture
  * shrinks, the filter is stretched by the scale.  Weights are doubles whose sum is 1, and then integers of 22 bits. */
 #pragma once

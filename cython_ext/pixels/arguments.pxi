@@ -1,4 +1,5 @@
-# Checks of arguments: sizes, colours, coefficients.
+# Checks arguments: a side has 1 to 65535 pixels, a colour one number or three, and only Pillow's nearest, bilinear and
+# bicubic move pixels.
 
 cdef enum:
     LONGEST = 65535  # of a side, in pixels

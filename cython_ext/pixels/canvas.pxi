@@ -1,4 +1,5 @@
-# Memory that serves one picture after another.
+# The memory of a Picture, which serves one picture after another.  Takes arrays and PIL images (only RGB and L), writes
+# rows, and refuses every change while a view of it is in use (BufferError).
 
 cdef class Canvas:
     """The memory of a Picture: pixels go in, and out to a row.

@@ -1,4 +1,5 @@
-/* Operations on the colours of each pixel, and of its neighbours. */
+/* Operations on colours that are no look-ups (those are in tables.c): saturation, hue, grayscale, order of channels,
+ * Sharpness, blend. */
 #include "pixels.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Moves of whole pixels: crop, pad, flip, quarter turns, boxes of one colour. */
+/* Moves of whole pixels: crop, pad (constant, edge, reflect, symmetric), flip, quarter turns, boxes of one colour. */
 #include "pixels.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* From bytes to numbers, by divisions or without: see numbers_fused.h. */
+/* Decides whether bytes become numbers (ToTensor, Normalize) by divisions or without (numbers_fused.h).  It tries all
+ * 256 bytes, and leaves divisions out only if each number stays the same bit for bit. */
 #include "pixels.h"
 
 #include <string.h>

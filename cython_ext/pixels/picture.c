@@ -1,4 +1,5 @@
-/* The memory of a picture. */
+/* The memory of a picture: two buffers that only grow, with room for what vectors read and write beyond the last pixel
+ * (MARGIN). */
 #include "pixels.h"
 
 #include <stdlib.h>

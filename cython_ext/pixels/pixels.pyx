@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Pillow's operations (pixels.h), on one picture after another in the same memory.  They run without the GIL."""
+"""Pillow's operations (pixels.h), on one picture after another in the same memory.  They run without the GIL.
+Picture checks their arguments, and makes the tables of posterize, solarize and invert, and the matrix of rotate.
+"""
 
 import math
 

@@ -1,4 +1,5 @@
-/* From pixels to a sample's row. */
+/* Writes pixels to a sample's row, and chooses how bytes become numbers: by calculation if the numbers lie side by
+ * side, or by look-up.  Also overwrites boxes of a row. */
 #include "pixels.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Operations that are look-ups.  Their tables are combined, and applied to the pixels later. */
+/* Operations that are look-ups: brightness, contrast, autocontrast, equalize.  Their tables are combined, and applied
+ * to the pixels later; pixels.pyx makes those of posterize, solarize and invert. */
 #include "pixels.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Image.transform: affine and perspective. */
+/* Image.transform: affine and perspective.  Chooses how the nearest pixel is found, as Pillow does (by steps, in fixed
+ * point or in double), and leaves moves by whole pixels to frame.c. */
 #include "pixels.h"
 
 #include <limits.h>

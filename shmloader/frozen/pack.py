@@ -1,4 +1,7 @@
-"""Writes lists and dicts as columns; NOTE [ Columns ] in cython_ext/frozen/frozen_rows.pyx has the layouts."""
+"""Writes lists and dicts as columns, and decides which values can be columns.
+Tuples and dicts of up to 64 fields have a column for each, and lists may be nested 64 deep.  NOTE [ Columns ] in
+cython_ext/frozen/frozen_rows.pyx has the layouts.
+"""
 
 from __future__ import annotations
 

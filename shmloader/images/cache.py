@@ -1,10 +1,10 @@
-"""A cache of decoded pictures, which all workers, ranks and jobs of a user share: docs/caching.md.
+"""A cache of decoded pictures (`cache=`), which all workers, ranks and jobs of a user share: docs/caching.md.
+Nothing is evicted: when the budget is used up, all other pictures are decoded each time.  A picture is found by its
+path, size and modification time.
 
 It keeps the samples of whole pictures as their files have them, before chroma is upsampled: NOTE [ Kept planes ] in
 cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and equals the file's crop bit for
 bit.  NOTE [ Cache table ] in cython_ext/atomics.h explains how processes add pictures at the same time.
-
-Nothing is evicted.  When the budget is used up, pictures that are not there are decoded each time.
 """
 
 from __future__ import annotations

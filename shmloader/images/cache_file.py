@@ -1,4 +1,7 @@
-"""A cache of pictures in a file."""
+"""Decoded pictures in a file, as `cache="train.cache"` has them: its format and its checksums.
+Refuses to overwrite any other file.  Processes of another machine, container or user than the first only read the
+cache.
+"""
 
 from __future__ import annotations
 

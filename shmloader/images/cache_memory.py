@@ -1,4 +1,7 @@
-"""A cache of pictures in common memory."""
+"""Decoded pictures in common memory, as `cache="16 GB"` has them.
+Takes no more when the machine or its control group has less than 256 MiB left, or less than 5 % of its memory.  All
+datasets have one budget, the largest.
+"""
 
 from __future__ import annotations
 

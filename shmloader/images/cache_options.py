@@ -1,4 +1,4 @@
-"""The values of `cache=`: a size of memory, or a file."""
+"""Reads the value of `cache=`: a size of memory, a share of it, a file, or a file and its size; 1 MiB to 4 TiB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A picture on its way from a file to a sample.
+"""A picture on its way from a file to a sample, and the moment at which it is decoded.
+Crops, flips and the first resize only change the view of it, and the first operation on pixels decodes the view.
 
-Crops, flips and the first resize only change the view of it, so the decoder makes no more pixels than the view needs.
-The first operation on pixels decodes them into a buffer that serves one sample after another (shmloader.core.pixels).
+So the decoder makes no more pixels than the view needs.  They go into a buffer that serves one sample after another
+(shmloader.core.pixels).
 """
 
 from __future__ import annotations

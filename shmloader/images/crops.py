@@ -1,4 +1,5 @@
-"""Transforms that crop, flip and resize a picture: they only change the view of it.
+"""RandomResizedCrop, RandomCrop, CenterCrop, Resize and RandomHorizontalFlip: their draws, boxes and roundings.
+They only change the view of a picture.
 
 Each draws what torchvision's transform (0.29) draws, in the same order, and computes the same box with the same
 roundings.  The draws themselves are torch's own, made by random_numbers.py.

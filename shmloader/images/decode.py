@@ -1,4 +1,5 @@
-"""One picture, from a file to rows of pixels.
+"""Decides who decodes a picture: a cache that has it, our own decoder, or Pillow.  images.decode() is here.
+Pillow gets what is no baseline JPEG, is damaged, or has more pixels than MAX_IMAGE_PIXELS; counts() counts all three.
 
 Nearly all photographs are baseline JPEG files.  Our own decoder (cython_ext/jpeg) reads these: it decodes no more than
 the crop, and resizes it on the way.  It always decodes at full size, because otherwise pixels would differ from

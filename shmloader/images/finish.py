@@ -1,4 +1,5 @@
-"""The last step of a sample: bytes become numbers in a row, or travel as bytes and become numbers on the device.
+"""The last step of a sample (ToTensor, Normalize): bytes become numbers in a row, or on the device.
+With `scale_on_device` they travel as bytes.  scales() decides whether C can calculate the same numbers.
 
 The operations and their order are torchvision's, so each number is the same bit for bit (on a CPU; a GPU may divide
 differently).

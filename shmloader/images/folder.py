@@ -1,4 +1,6 @@
-"""images.ImageFolder: torchvision's ImageFolder, without torchvision."""
+"""images.ImageFolder, which is torchvision's ImageFolder without torchvision; and images.from_bytes.
+Decides which folders are classes and which files are pictures (by extension); a class without pictures is an error.
+"""
 
 from __future__ import annotations
 

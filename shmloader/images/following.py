@@ -1,4 +1,5 @@
 """A reader that follows changes of its transform: each takes effect with the next sample.
+Refuses a change of the numbers that the device makes, if a loader may still have the old on_device.
 
 Programs do change transforms: to a larger crop for the last epochs, or to a stronger augmentation after the first ones.
 """

@@ -1,4 +1,6 @@
 """images.fuse: a dataset of picture files then decodes only the crop of each picture.
+Decides which datasets can be fused, compares three samples if a class has its own `__getitem__`, and leaves the others
+as they are (Unfused) or refuses them.
 
 recognise.py turns a list of transforms into a recipe, and reader.py makes samples by it.  The C code that decodes and
 resizes is in cython_ext/jpeg (picture.c, weights.c), and the operations on pixels are in cython_ext/pixels.

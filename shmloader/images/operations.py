@@ -1,4 +1,6 @@
 """Operations on a picture's pixels: one small object for each transform, which draws as the transform does.
+Among them are ColorJitter, GaussianBlur, RandomAffine, Pad, RandomApply and RandomChoice, and the call of a transform
+that is not known.
 
 If a transform draws by a function of its own (get_params), we call that function, too.
 """

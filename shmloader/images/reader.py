@@ -1,4 +1,7 @@
-"""One sample from one file: drawn, decoded, changed, and finished in its row."""
+"""One sample from one file: drawn, decoded, changed, and finished in its row.
+If a step fails, the user's transforms are called instead, with the same random numbers.  An `out` of another shape or
+dtype is an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The recipe of a sample: which part of the picture is used, what its bytes become, and what is called after that.
+"""images.training() and images.evaluation(), with their defaults, and the recipe of a sample that they return.
+A recipe has the part of the picture that is used, what its bytes become, and what is called after that.
 
 A recipe comes from torchvision's transforms (recognise.py), or from the two functions here, which need no torchvision.
 """

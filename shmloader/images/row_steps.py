@@ -1,4 +1,4 @@
-"""Operations on a sample's numbers, in place in their row, after the picture has become numbers."""
+"""RandomErasing of torchvision and of timm: changes a sample in its row, after the picture has become numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A file of marks: where the rows of JPEG files begin, so that from the second epoch on only a crop's rows are decoded.
+"""The file of `rows=`: where the rows of JPEG files begin, so that later epochs decode only a crop's rows.
+Decides which marks are still valid; replaces a file of other pictures, and refuses one that another dataset uses.
 
 A JPEG file can only be read from its beginning: to know where a row begins, one must have read all rows above it.
 

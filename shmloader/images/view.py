@@ -1,4 +1,6 @@
-"""The part of a picture that a sample shows, and its size: the sum of all crops, flips and the resize of a sample."""
+"""The part of a picture that a sample shows, and its size: the sum of its crops, its flips and its resize.
+Decides which crop and resize the decoder can do: no second resize, and none after a flip if `exact`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Reads the `.idx` files that DALI's wds2idx writes beside shards: places, sizes and names of members."""
+"""Reads the `.idx` files that DALI's wds2idx writes beside shards: places, sizes and names of members.
+Ignores a file that is older than its shard, has no names, or does not agree with the shard's headers.
+"""
 
 from __future__ import annotations
 

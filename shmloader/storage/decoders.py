@@ -1,4 +1,6 @@
-"""Decodes the bytes of a member, by its extension, as WebDataset's decode() does."""
+"""Decodes the bytes of a member, by its extension, as WebDataset's decode() does.
+Decides which extensions decode=True decodes: text, numbers, JSON and NumPy's arrays, but no pickles.
+"""
 
 from __future__ import annotations
 

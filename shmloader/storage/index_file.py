@@ -1,4 +1,5 @@
-"""The index of all shards, in one file that every process maps.
+"""The index of all shards, in one file that every process maps: its format, its writing and its reading.
+Refuses a file that is no index, is cut off or damaged, or was made again while a loader uses the old one.
 
 NOTE [ Index file ]
 

@@ -1,4 +1,6 @@
-"""The listing of one shard: its samples, and where they lie."""
+"""The listing of one shard: its samples, and where they lie.
+Refuses a sample that has an extension twice.
+"""
 
 from __future__ import annotations
 

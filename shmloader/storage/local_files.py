@@ -1,4 +1,6 @@
-"""Local shards: a bounded number of them is kept open."""
+"""Reads local shards; a process keeps `open_files` of them open.
+Has the errors of shards, local and remote, that are gone, are too short, or have changed since they were indexed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Expands the `urls` that a user gives to a list of shards: braces, patterns, lists in a file."""
+"""Expands the `urls` that a user gives to a list of shards: braces, patterns, lists in a file.
+Decides the format of shards by their names, and refuses compressed ones, several formats, folders and `pipe:`.
+"""
 
 from __future__ import annotations
 

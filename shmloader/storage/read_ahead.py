@@ -1,4 +1,5 @@
-"""Reads that begin before they are needed, bounded in bytes.
+"""Decides which reads begin before they are needed: as many as fit into a bound in bytes (`prefetch_bytes`).
+Drops reads of samples that the loader has skipped.
 
 NOTE [ Read ahead ]
 

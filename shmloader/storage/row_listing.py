@@ -1,4 +1,6 @@
-"""Lists the row groups of a Parquet file, and the record batches of an Arrow file."""
+"""Lists the row groups of a Parquet file, and the record batches of an Arrow file.
+Refuses damaged files, and remote Arrow files, because Arrow files are mapped.  Says if pyarrow is missing.
+"""
 
 from __future__ import annotations
 

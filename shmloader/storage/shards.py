@@ -1,4 +1,6 @@
-"""shmloader.Shards: samples of shards at random."""
+"""shmloader.Shards: samples of WebDataset's tar archives, Parquet and Arrow files, at random.
+Checks the options, which have their defaults here, and decides which index is used: a worker takes its trainer's.
+"""
 
 from __future__ import annotations
 

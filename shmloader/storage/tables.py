@@ -1,4 +1,7 @@
-"""Rows of Parquet and Arrow files, by an index of their row groups."""
+"""Reads rows of Parquet and Arrow files, by an index of their row groups.
+Decides which decoded row groups a process keeps (`cache_bytes`) and which are read early; refuses missing columns and
+changed shards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Samples of tar archives by an index of their members."""
+"""Reads samples of tar archives, by an index of their members.
+Decides which members of a remote archive one request reads (with gaps of up to 64 KiB), and checks that the archive has
+not changed.  A missing member is an error.
+"""
 
 from __future__ import annotations
 

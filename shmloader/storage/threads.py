@@ -1,4 +1,4 @@
-"""Threads that read."""
+"""A few daemon threads that read files and shards, or make samples; the interpreter's exit waits for none."""
 
 from __future__ import annotations
 

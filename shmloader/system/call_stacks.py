@@ -1,4 +1,5 @@
 """The Python stack of a worker that does not answer, which it writes when it gets a signal.
+Decides which signals ask for it, how long the trainer waits (PATIENCE, 0.5 s), and which frames are left out.
 
 NOTE [ Call stacks ]
 

@@ -1,4 +1,6 @@
-"""How many cores this process may use, and how many ranks share them."""
+"""How many cores this process may use (affinity, a container's quota), and how many ranks share them.
+Decides whether there are enough of them for processes to spin while they wait (may_spin), and which are a rank's share.
+"""
 
 from __future__ import annotations
 

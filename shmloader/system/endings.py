@@ -1,5 +1,5 @@
-"""What ends are made of, for modules that are imported on other platforms too: `in_del`, the decorator of each
-`__del__()`, and `take_all`.
+"""`in_del`, the decorator of each `__del__()`, and `take_all`, which takes all steps of an end even if one raises.
+They are for modules that are imported on other platforms, too.
 """
 
 from __future__ import annotations

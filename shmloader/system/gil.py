@@ -1,4 +1,5 @@
-"""The warnings that a Python without a GIL gives when it imports shmloader.
+"""The warnings that a Python without a GIL (free-threaded) gives when it imports shmloader.
+NOTE [ GIL ] lists the modules that rely on the GIL.
 
 NOTE [ GIL ]
 

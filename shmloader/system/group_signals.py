@@ -1,4 +1,4 @@
-"""Workers survive a signal to their whole process group.
+"""Workers survive a signal to their whole process group: Ctrl-C, SIGTERM, SIGHUP (`workers_outlive_signals`).
 
 NOTE [ Group signals ]
 

@@ -1,4 +1,4 @@
-"""Freed memory that the C library keeps."""
+"""Returns freed memory, which the C library keeps, to the kernel, because forked workers would copy it."""
 
 from __future__ import annotations
 

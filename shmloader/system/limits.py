@@ -1,4 +1,4 @@
-"""How much this process can still get, from the machine and from its control groups.
+"""How much memory, and how many processes, this process can still get: from the machine and its control groups.
 
 A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, it gets
 no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).

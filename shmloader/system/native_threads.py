@@ -1,4 +1,6 @@
-"""Threads of native libraries that make a worker hang or crash if it is forked beside them.
+"""Warns before a fork beside threads of native libraries, because the worker may hang or crash.
+Decides which libraries do not survive it: polars, jax, gRPC, older lance, and those with an OpenMP of their own, such
+as scikit-learn.
 
 NOTE [ Fork beside threads ]
 

@@ -1,4 +1,4 @@
-"""Reads the kernel's facts about a process, this one or another one of the same user."""
+"""Reads the kernel's facts about a process of this user: its state, start, memory, signals and open files."""
 
 from __future__ import annotations
 

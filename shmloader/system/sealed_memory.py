@@ -1,4 +1,5 @@
 """Memory without a name that is written once, sealed, and mapped by every process that is given its descriptor.
+It has the bytes of frozen datasets.  Writer refuses a block that is larger than the memory that is available.
 
 Each process maps it privately (MAP_PRIVATE), so that no process sees another's writes, and no write faults.  A private
 mapping also works before Linux 6.7, which refuses a shared one of a file that is sealed against writes.

@@ -1,4 +1,5 @@
 """The arguments that all workers share, pickled once into nameless memory, from which each spawned worker reads them.
+Refuses a dataset that takes more memory than is free, or has more tensors than this process may open files.
 
 multiprocessing pickles the arguments again for each process, and writes them into a pipe that holds 64 KiB.  With a
 larger dataset, the trainer could start the next worker only after the one before had imported torch.
