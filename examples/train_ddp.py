@@ -1,10 +1,11 @@
 r"""Trains the network of examples.train in many processes, each on its share of the images; torchrun starts them.
+It saves a checkpoint after each epoch and on SIGTERM, and resumes there, also with another number of ranks.
 
-Each rank has its own loader, workers and ring.  A checkpoint is written after each epoch, every so many batches with
---save-every, and on SIGTERM after the batch that is under way; then the run ends.  A run that finds a checkpoint
-resumes after its last batch, and ends as the run that wrote it would have.  With another number of ranks it resumes
-too, with the samples of the epoch that no rank has received.  Restarts by torchrun need the variable: without it, ranks
-that start again may look for those that were killed (pytorch/pytorch#135712).
+Each rank has its own loader, workers and ring.  With --save-every, checkpoints are also written within an epoch.
+SIGTERM lets the batch that is under way end; then the checkpoint is written, and the run ends.  A run that finds a
+checkpoint resumes after its last batch, and ends as the run that wrote it would have.  Another number of ranks gets the
+samples of the epoch that no rank has received.  Restarts by torchrun need the variable: without it, ranks that start
+again may look for those that were killed (pytorch/pytorch#135712).
 
     torchrun --standalone --nproc-per-node 2 -m examples.train_ddp --workers 2
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 3 \

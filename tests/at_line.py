@@ -1,4 +1,6 @@
-"""Something that happens at one line of what is executed, whichever is asked for."""
+"""Calls a function, such as one that raises or sends a signal, at any chosen line of what a thread executes.
+Lines that no signal can reach are passed over.
+"""
 
 from __future__ import annotations
 

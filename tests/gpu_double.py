@@ -1,7 +1,8 @@
-"""A device that is none: its streams are queues, and what is put into them is done late, when it is asked for.
+"""A fake GPU behind the seam of shmloader/device/accelerator.py: its streams are queues, and do their work late.
+It notes what no device would forgive, such as memory that is unregistered under a copy.
 
-It stands behind the seam of shmloader/device/accelerator.py.  A "copy to the device" reads the bytes of its source when
-its turn comes, as a DMA engine does; whoever fills the source before that has changed the batch.
+A "copy to the device" reads the bytes of its source when its turn comes, as a DMA engine does; whoever fills the source
+before that has changed the batch.
 """
 
 from __future__ import annotations

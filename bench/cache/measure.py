@@ -1,4 +1,6 @@
-"""What a cache of decoded pictures saves.  This runs in a process of its own, see core/child.py."""
+"""Times samples with and without a cache of decoded pictures, by turns, and adds up the memory of several ranks.
+This runs in a process of its own, see core/child.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One measurement, one process: a fresh heap each time, and an end to it in any case.
+"""Runs one measurement in a new process: a fresh heap, one OpenMP thread, a timeout, and an error in one line.
 
 `run("module:function", arguments, timeout)` starts `python -m bench.core.child`, which calls the function and
 prints the result as JSON.  The process leads its own session.  When it has ended, or has taken too long, the rest of

@@ -1,4 +1,4 @@
-"""Photographs: JPEG files on disk, decoded and cropped by the dataset."""
+"""Photographs: the JPEG files of --data, or those that the bench makes, and a dataset that decodes and crops them."""
 
 from __future__ import annotations
 

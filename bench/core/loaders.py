@@ -1,4 +1,4 @@
-"""The job of a loader, and the two loaders that every question has: torch's and ours.
+"""How the two loaders of every question, torch's and ours, are set up for a job, and why a loader cannot be measured.
 
 All loaders are set up alike: batches in the dataset's order, PREFETCH batches for each worker, the same start method.
 If a loader has no such setting, its note has the difference.

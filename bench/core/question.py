@@ -1,4 +1,5 @@
 """A question, and how it is answered: in rounds, each measurement in its own process, with all results kept.
+It has the options of all questions, and refuses --resume after other options, another machine or another commit.
 
 A question defines its rounds, and the figures that come from all rounds.  This module prints how long it will take,
 runs the rounds, writes the results after each of them, and shows them.

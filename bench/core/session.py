@@ -1,4 +1,5 @@
-"""The processes of a session: their processor time, and the end of those that are left.
+"""The processes of a session: their processor time, page faults and memory.
+Those that are left are killed, and their files in /dev/shm are removed.
 
 Each measurement leads its own session (child.py), and all processes that it starts belong to it.  A loader that crashes
 or hangs, and some that do not, leave workers running and segments in /dev/shm that nobody will unlink.

@@ -1,4 +1,5 @@
-"""How fast a loader delivers batches, and at what cost.  This runs in its own process, see child.py.
+"""How fast a loader delivers batches, and at what cost: its warm-up, CPU time, page faults, and time in next().
+It compares the first and the last batch with the dataset's, bit for bit.  This runs in its own process, see child.py.
 
 cases.py has the workloads, and loaders.py the loaders.  A folder's question.py compares them.  That of transport/
 compares ours with torch's and others, and a new workload's name goes into its TRANSPORTED.

@@ -1,4 +1,5 @@
-"""How long a worker's death takes to be got over, or reported.  This runs in a process of its own, see core/child.py.
+"""Kills the worker that makes the next batch, and times until the batch is begun again, or the error is raised.
+This runs in a process of its own, see core/child.py.
 
 It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
 """

@@ -1,4 +1,6 @@
-"""What is measured of a loader whose batches go to a GPU.  These run in a process of their own, see core/child.py."""
+"""Times copies from slots to a GPU, training, the wait for the GIL, and how much page-locking adds to next().
+These run in a process of their own, see core/child.py.
+"""
 
 from __future__ import annotations
 

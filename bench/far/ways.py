@@ -1,4 +1,6 @@
-"""The ways in which a batch of a far worker comes to the trainer."""
+"""The ways in which a batch of a far worker comes to the trainer: straight, passed on by a process, or 10 ms later.
+Each has the number of batches that a far worker is asked for at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a batch costs shmloader as one thing grows.  These run in a process of their own, see core/child.py."""
+"""Measures what a batch costs with each number of workers, batches in flight, tensors, samples or sequences (GROWS).
+These run in a process of their own, see core/child.py.
+"""
 
 from __future__ import annotations
 

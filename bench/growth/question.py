@@ -1,4 +1,4 @@
-"""What a batch costs as one thing grows: workers, batches in flight, tensors, samples, sequences.
+"""Whether a batch costs more as one thing grows: workers, batches in flight, tensors, samples, sequences.
 
 If the cost should not grow, the table shows whether it does: by how much the dearest point costs more than the first,
 and how far the rounds of one point lie apart.  If the first number is the larger, the cost grows.

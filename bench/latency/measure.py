@@ -1,4 +1,5 @@
-"""How long the first batch of an epoch is waited for.  This runs in a process of its own, see core/child.py.
+"""Times the wait for first batches: of a new loader, of further epochs, and with a trainer that is busy meanwhile.
+This runs in a process of its own, see core/child.py.
 
 It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
 """

@@ -1,4 +1,5 @@
-"""The memory of a dataset over an epoch, as lists and frozen.  This runs in a process of its own, see core/child.py.
+"""Runs an epoch over a dataset as lists or frozen, and measures the memory (PSS) of all ranks with their workers.
+This runs in a process of its own, see core/child.py.
 
 It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
 """

@@ -1,4 +1,6 @@
-"""What is measured of a net that trains on JPEG files.  Each runs in a process of its own, see core/child.py."""
+"""Trains a net of torchvision's on JPEG files in bfloat16, and measures images a second and the time in next().
+Each runs in a process of its own, see core/child.py.
+"""
 
 from __future__ import annotations
 

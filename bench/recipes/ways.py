@@ -1,4 +1,6 @@
-"""The ways from files to samples that are measured."""
+"""The ways from files to samples that are measured, by torchvision, timm, albumentations, DALI or images.fuse.
+It decides which recipes each way has.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What it costs to be able to resume, and how long a resume takes; in a process of its own, see core/child.py.
+"""Times next() with and without a state_dict() after it, and first batches of resumed loaders beside those of new ones.
+This runs in a process of its own, see core/child.py.
 
 It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
 """

@@ -1,4 +1,6 @@
-"""Clusters that are only simulated, a curve in each call.  It runs in a process of its own, see core/child.py."""
+"""Simulates each curve: by far workers, latency, requests at once, fleets of 64 trainers, and late notice of a loss.
+It runs in a process of its own, see core/child.py.
+"""
 
 from __future__ import annotations
 

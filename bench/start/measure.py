@@ -1,4 +1,5 @@
-"""How long workers take to start.  This runs in a process of its own, see core/child.py.
+"""Times first batches of short epochs, each of which starts its workers, and the batch of a worker that is killed.
+This runs in a process of its own, see core/child.py.
 
 It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
 """

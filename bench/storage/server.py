@@ -1,9 +1,10 @@
 """A web server on the loopback that is as slow as an object store: each request waits, and all share a bandwidth.
+A file FAULTS in the folder makes requests fail, hang or end early.
 
 It stops with the process that started it.
 
-A file FAULTS in the folder makes requests go wrong.  A line of it is the byte at which a request begins, and what
-happens to it: FAIL (500), HANG (no answer) or CUT (half of the bytes, and the connection ends).
+A line of FAULTS is the byte at which a request begins, and what happens to it: FAIL (500), HANG (no answer) or CUT
+(half of the bytes, and the connection ends).
 """
 
 from __future__ import annotations

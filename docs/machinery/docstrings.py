@@ -1,4 +1,6 @@
-"""Docstrings as Sphinx wants them: they are written for readers of the source."""
+"""Docstrings as Sphinx wants them: they are written for readers of the source.
+Indented lines become code, docs/NAME.md becomes a link, and DataLoader's arguments are left out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every link that stays in the site leads to a page, a file and a heading that are there."""
+"""Every link that stays in the site leads to a page, a file and a heading that are there.
+No page loads a script, a picture or a stylesheet from another site.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The commands of a terminal: `shmloader doctor`, `shmloader tune`, `shmloader top`."""
+"""The commands of a terminal: `shmloader doctor`, `tune`, `top`, `index` and `serve`."""

@@ -1,4 +1,4 @@
-"""Numbers on a command line."""
+"""Numbers on a command line: sizes such as 8G, counts and seconds, and the errors if they are out of range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Adds up what all iterators of a loader measure.
+"""Adds up what all iterators of a loader measure, since the start, the epoch or the last call of stats().
+It also names loaders for metrics and `shmloader top`, and refuses a second trace while one is recorded.
 
 NOTE [ Accounts ]
 

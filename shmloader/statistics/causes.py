@@ -1,4 +1,5 @@
-"""Why a loop waits for its batches: one function for each cause, which returns None if the cause does not apply.
+"""Why a loop waits for its batches, and what loader.report() recommends, such as num_workers or schedule="steal".
+Each cause is a function, which returns None below the cause's limits.
 
 verdict.py has their order: a cause that hides others comes first.  A cause is sure if the measured value is well beyond
 its limit, so that a busy machine cannot have produced it.

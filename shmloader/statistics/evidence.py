@@ -1,4 +1,6 @@
-"""The evidence for a verdict: the measurements, the loader's settings, and the machine."""
+"""The evidence for a verdict: the measurements, the loader's settings, and the machine.
+It computes how busy or idle workers are, which one is the slowest, and how many workers or cores would feed the loop.
+"""
 
 from __future__ import annotations
 

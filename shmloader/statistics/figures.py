@@ -1,4 +1,6 @@
-"""Makes Stats from an account: NOTE [ Accounts ]."""
+"""Computes the fields of loader.stats() from counters, such as input_wait, held_batches and each worker's times.
+The counters are those of an account: NOTE [ Accounts ] in account.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loader.report()`: the verdict, the figures behind it, and a picture."""
+"""How `loader.report()` is printed, as text or by rich: the verdict, the figures behind it, a table of workers."""
 
 from __future__ import annotations
 

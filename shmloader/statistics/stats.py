@@ -1,4 +1,4 @@
-"""The result of `loader.stats()`."""
+"""The result of `loader.stats()`: what each field means, and to_dict(), which names the figures for a logger."""
 
 from __future__ import annotations
 

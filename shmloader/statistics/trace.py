@@ -1,4 +1,5 @@
 """loader.trace(): records the next batches of a loader into a file that Perfetto and Chrome show.
+It decides when the file is written, and refuses a path where no file can be made, and too many batches.
 
 The ring records the times of each sequence in any case (NOTE [ Figures ]).  A trace has it keep as many records as the
 trace needs, and reads them at the end.  The user's next() is timed here.  For that, a method that next() calls is

@@ -1,4 +1,6 @@
-"""The verdict: whether a loop waits for its batches, why, what to change, and what the change would gain."""
+"""The verdict of loader.report(): input-bound, balanced or consumer-bound, by the share of the time in next().
+It decides in which order causes are tried, whether the verdict is sure or only likely, and which notes follow it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The datasets of drawn programs.  They are importable, so that a printed program can use them."""
+"""The datasets of drawn programs: forms of samples, habits such as raising, exiting or forking, collate functions.
+They are importable, so that a printed program can use them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws programs from a seed."""
+"""Draws programs from a seed, and decides how often each option, dataset, sampler, resume or special scene comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Compares what a program saw with what its twin saw, and says in a line how they differ."""
+"""Compares what a program saw with what its twin saw, and decides which differences are faults.
+It also finds hangs, crashes, leaks, wrong states and false warnings, whatever the twin saw, and names each in a line.
+"""
 
 from __future__ import annotations
 

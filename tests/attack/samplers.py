@@ -1,4 +1,6 @@
-"""The samplers of drawn programs.  They are importable, so that a printed program can use them."""
+"""The samplers of drawn programs: torch's, and users' own, which may have a state, raise, or give odd batches.
+They are importable, so that a printed program can use them.
+"""
 
 from __future__ import annotations
 

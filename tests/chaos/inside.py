@@ -1,4 +1,6 @@
-"""What runs in a trial's process: the dataset, the loader, and the words that go to the process that watches."""
+"""What runs in a trial's process: samples that raise, exit, crash or hang, the loader, and the count of what is left.
+It sends each event to the process that watches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What watches a trial's process: starts it, torments it, waits for its end, and finds what it leaves."""
+"""What watches a trial's process: starts it, torments it, waits for its end, and finds what it leaves.
+It decides after how many silent seconds a trial hangs, and how long its processes may outlive it.
+"""
 
 from __future__ import annotations
 

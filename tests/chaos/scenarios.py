@@ -1,4 +1,4 @@
-"""What may happen to a loader.
+"""What may happen to a loader: kills, stops, signals, Ctrl-C, exits, forks, threads, little memory, limits, errors.
 
 A scenario draws a case, runs it in a process of its own (`inside`), disturbs that process meanwhile (`outside`), and
 judges the outcome.  It compares it with `expected`, the batches of torch's loader for the same case undisturbed.

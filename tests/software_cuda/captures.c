@@ -1,4 +1,4 @@
-/* Captures of graphs, and graphs.
+/* Captures of graphs, and graphs: in which mode and thread an unsafe call breaks a capture.
 
    Documented: while a stream is captured in the global mode, calls that CUDA calls unsafe are forbidden to all threads
    that have not declared themselves relaxed; in the thread-local mode to the capturing thread.  A forbidden call fails

@@ -1,4 +1,5 @@
-/* Copies, the same memory being both the host's and the device's.
+/* Copies, the same memory being both the host's and the device's: which are late, which are staged, and which have
+   ended when the call returns.  A copy across the end of a registration is a violation.
 
    Documented: a copy out of page-locked memory is asynchronous, and reads its source at any time until it is done: here
    as late as possible.  One out of pageable memory has been staged when the call returns; one into pageable memory is done

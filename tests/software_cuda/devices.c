@@ -1,4 +1,5 @@
-/* What devices there are.  SOFTWARE_CUDA_DEVICES=2 (default 1). */
+/* How many devices there are (SOFTWARE_CUDA_DEVICES=2, default 1), what they are like, and which device and context a
+   thread has. */
 
 #include "runtime.h"
 #include <dlfcn.h>

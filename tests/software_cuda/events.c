@@ -1,4 +1,4 @@
-/* Events.
+/* Events: when one has passed, on which streams it may be recorded, and when it may be neither asked nor waited for.
 
    Documented: an event stands for its last recording; it passes when all that was in the stream before is done; one that
    was recorded in a capture can be neither asked nor waited for by a thread; event and stream are of one device.

@@ -1,8 +1,10 @@
-/* NOTE [ Software CUDA ]
+/* A CUDA runtime without a GPU, for torch's own CUDA build.  It makes copies as late as CUDA allows, and it reports
+   every call and access that CUDA forbids.
 
-   A CUDA runtime without a GPU, for torch's own CUDA build.  It takes the place of libcudart and libcuda.  Above it,
-   torch's streams, events, caching allocators, pinned copies and graph captures run unchanged.  It makes copies as late
-   as CUDA allows, and it reports every call and access that CUDA forbids.
+   NOTE [ Software CUDA ]
+
+   The runtime takes the place of libcudart and libcuda.  Above it, torch's streams, events, caching allocators, pinned
+   copies and graph captures run unchanged.
 
        ledger.c    which host memory is page-locked, and which memory is a device's; finds registrations and unmappings
                    that are forbidden

@@ -1,4 +1,6 @@
-"""What tests ask of the software CUDA, and tell it; where there is a real one, nothing of that is known."""
+"""Has the software CUDA make copies late, refuse page-locking, fail for good, or lie about events, as tests want.
+It also reads counts, such as violations and calls with the GIL held.  Where CUDA is real, nothing of that is known.
+"""
 
 from __future__ import annotations
 

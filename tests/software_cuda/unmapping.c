@@ -1,4 +1,4 @@
-/* Preloaded: tells the runtime, where it is loaded, which memory goes. */
+/* Preloaded munmap() and madvise(): they tell the runtime, where it is loaded, which memory goes. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

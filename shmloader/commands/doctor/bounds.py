@@ -1,4 +1,4 @@
-"""The limits of this process: cores, files, processes, addresses."""
+"""Checks whether a loader fits into the limits of this process: cores, open files, processes, addresses (ulimit)."""
 
 from __future__ import annotations
 

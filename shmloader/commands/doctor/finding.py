@@ -1,4 +1,4 @@
-"""One finding of the doctor, and the loader for which the machine is checked."""
+"""One finding of the doctor, and the loader for which the machine is checked, with the memory that its rings take."""
 
 from __future__ import annotations
 

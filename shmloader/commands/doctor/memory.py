@@ -1,4 +1,4 @@
-"""Whether there is memory for the rings, and what kind of pages it has."""
+"""Checks whether /dev/shm, the machine and the container have memory for the rings; finds huge pages and NUMA nodes."""
 
 from __future__ import annotations
 

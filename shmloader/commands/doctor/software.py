@@ -1,4 +1,4 @@
-"""torch, the kernel, and how workers are started."""
+"""Checks torch and the kernel for the ring, the start method, and libraries that break in forked workers."""
 
 from __future__ import annotations
 

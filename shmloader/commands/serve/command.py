@@ -1,4 +1,6 @@
-"""The command `shmloader serve MODULE:FUNCTION --name NAME`."""
+"""`shmloader serve MODULE:FUNCTION --name NAME`: the options, and how Ctrl-C and SIGTERM end it.
+It decides how long a slow reader may hold up the others before it is dropped (--patience, 10 s by default).
+"""
 
 from __future__ import annotations
 

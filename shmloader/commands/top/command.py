@@ -1,4 +1,4 @@
-"""`shmloader top`: its options, the live view, and one look."""
+"""`shmloader top`: its options, the live view and one look, and how often it looks, finds rings and asks for stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at loaders, as text and as a picture for a terminal."""
+"""How `shmloader top` prints one look, as text or in colours, and which columns a narrow terminal leaves out."""
 
 from __future__ import annotations
 

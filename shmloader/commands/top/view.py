@@ -1,4 +1,6 @@
-"""The state of a ring as top shows it, computed from two looks."""
+"""The state of a ring as top shows it, computed from two looks: rates, the input wait, and what each worker does.
+It decides which worker holds up the trainer, and whether a worker is stuck.
+"""
 
 from __future__ import annotations
 

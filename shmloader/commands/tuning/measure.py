@@ -1,4 +1,6 @@
-"""One measurement: a loader with one setting, and a consumer that is the user's or sleeps."""
+"""One measurement of tune(): a loader with one setting, and a consumer that is the user's or sleeps.
+It decides which batches count after the warm-up, in which order samples are read, and when the time is over.
+"""
 
 from __future__ import annotations
 

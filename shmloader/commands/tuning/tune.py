@@ -1,4 +1,6 @@
-"""shmloader.tune: measures how many workers a dataset needs here."""
+"""shmloader.tune(): measures how many workers, and which options, a dataset needs here.
+It decides which options are varied, limits memory (default: 80 % of what is free), and refuses crews and far workers.
+"""
 
 from __future__ import annotations
 

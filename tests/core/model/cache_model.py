@@ -1,4 +1,5 @@
-"""A model of the table of kept pictures: NOTE [ Cache table ] in atomics.h.
+"""Every interleaving of processes that share a cache of pictures, with SIGKILL of any of them.
+This is a model of the table of kept pictures: NOTE [ Cache table ] in atomics.h.
 
 Processes look for pictures, keep those that are not there, and may be killed between any two steps.  A later process
 may have the pid of a killed one.  A process may be taken for dead though it lives, because its pid is of a namespace

@@ -1,4 +1,6 @@
-"""Visits every state that a model can reach."""
+"""Visits every state that a model can reach, up to two million.
+It finds violated promises, deadlocks and states without a way to an end, and the shortest trace to the first one.
+"""
 
 from __future__ import annotations
 
