@@ -1,5 +1,5 @@
 """`--against FOLDER`: this checkout's shmloader beside that of another one, in turns: what a change costs or gains.
-A case is SLOWER if the median ratio of batches a second is below 0.97, and every round is below 1.
+A case is SLOWER if the median ratio of batches a second is below LEAST, and every round is below 1.
 
 Both sides are measured by this bench; only the imported shmloader differs.  Both checkouts must be built
 for this Python.  A ratio is of two measurements that follow each other, and their order changes from round to round, so

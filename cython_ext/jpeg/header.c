@@ -1,4 +1,4 @@
-/* Decides which JPEG files our own decoder takes: baseline, grey or YCbCr, of up to 89,478,485 pixels.  It refuses all
+/* Decides which JPEG files our own decoder takes: baseline, grey or YCbCr, and not too large.  It refuses all
  * others (progressive, CMYK, RGB: JPEG_NOT_OURS), and Pillow decodes them.  Reads the EXIF orientation. */
 #include "header.h"
 

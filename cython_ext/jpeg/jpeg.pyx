@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The JPEG decoder (jpeg.h) for Python.  It runs without the GIL.
-Reads a file, but no FIFO or device, checks crop, `out` and filter, and keeps no file's buffer of more than 16 MiB.
+Reads a file, but no FIFO or device, checks crop, `out` and filter, and keeps no buffer of a large file.
 """
 
 import os

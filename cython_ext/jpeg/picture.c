@@ -1,5 +1,5 @@
 /* Decodes a crop, resizes it and writes its rows.  Decides which results are exact in spite of exact=False (grey, not
- * resized, shrunk to a sixteenth or less), and keeps no memory of more than 64 MiB after a picture.
+ * resized, shrunk to a sixteenth or less), and how much memory is kept after a picture.
  *
  * weights.c has the filters of a resize, and says what a new one needs. */
 #include <stdlib.h>

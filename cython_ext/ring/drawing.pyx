@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Draws indices from the sampler, for this epoch and the next: how far ahead, and whether again after an exception.
+"""Draws indices of this epoch and of the next from the sampler: how far ahead, and whether again after an exception.
 NOTE [ One step ] in next_batch.pyx, 5 and 8.
 """
 

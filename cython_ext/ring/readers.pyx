@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The other processes that read a ring's batches, 32 at most: where each begins, and which hold up the next batch.
+"""The other processes that read a ring's batches (MOST_READERS): where each begins, and which hold up the next batch.
 NOTE [ Readers ] in readers.pxd.
 
 A slot is free again when no reader owes or holds it: Slots.has_free() in free_slots.pyx.

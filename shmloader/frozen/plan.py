@@ -1,5 +1,5 @@
 """Finds what can be frozen in a dataset, writes it, and puts columns in its place.
-Decides where the search looks, what is large enough (64 items, or an array of 4 KiB), and what stays as it is.
+Decides where the search looks, what is large enough, and what stays as it is.
 
 Everything is written before anything is replaced, so an error leaves the dataset unchanged.
 """

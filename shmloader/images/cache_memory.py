@@ -1,5 +1,5 @@
 """Decoded pictures in common memory, as `cache="16 GB"` has them.
-Takes no more when the machine or its control group has less than 256 MiB left, or less than 5 % of its memory.  All
+Takes no more when the machine or its control group has little memory left.  All
 datasets have one budget, the largest.
 """
 

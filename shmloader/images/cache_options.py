@@ -1,4 +1,4 @@
-"""Reads the value of `cache=`: a size of memory, a share of it, a file, or a file and its size; 1 MiB to 4 TiB."""
+"""Reads the value of `cache=`: a size of memory, a share of it, a file, or a file and its size.  It limits sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Decides how files of pictures are read before they are needed: by the kernel, by threads, or not at all.
-Where opening a file takes 250 us or more, 16 threads of a worker read them, and hold 64 MiB at most.
+Where opening a file is slow, threads of a worker read them, and keep a limited number of bytes.
 
 NOTE [ Early files ]
 

@@ -1,5 +1,5 @@
 """Reads shards by fsspec: from object stores (s3, gs), the Hub (hf) and web servers.
-Decides how many calls are under way: 16 to file systems that are not asynchronous, and 32 while an index is made.
+Decides how many calls are under way: to file systems that are not asynchronous, and while an index is made.
 
 What happens if a read fails, or gives too few bytes, is in tars.py and tables.py.
 

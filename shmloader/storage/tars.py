@@ -1,6 +1,6 @@
 """Reads samples of tar archives, by an index of their members.
-Decides which members of a remote archive one request reads (with gaps of up to 64 KiB), and checks that the archive has
-not changed.  A missing member is an error.
+Decides which members of a remote archive one request reads (and how large a gap between them may be), and checks that
+the archive has not changed.  A missing member is an error.
 """
 
 from __future__ import annotations

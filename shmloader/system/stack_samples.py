@@ -1,5 +1,5 @@
 """Samples the Python stacks of workers, to find where they spend their time: `detail=True`.
-Decides when it samples (each 10 ms of one batch in 16), and for which line a sample counts.
+Decides when it samples (every few milliseconds, of one batch in several), and for which line a sample counts.
 
 NOTE [ Stack samples ]
 

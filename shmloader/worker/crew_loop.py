@@ -1,4 +1,5 @@
-"""A worker that makes batches of several loaders in turns: NOTE [ Crew ] in shared_workers.py.
+"""A worker that makes batches of several loaders: NOTE [ Crew ] in shared_workers.py.
+board.pyx chooses the loader that it makes the next batch for.
 
 The code of each loader finds here what it would find in workers of its own.  Some of that belongs to the process: the
 random states, the result of get_worker_info(), torch's map of collate functions.  When the worker turns to another

@@ -1,5 +1,5 @@
 """`shmloader serve MODULE:FUNCTION --name NAME`: the options, and how Ctrl-C and SIGTERM end it.
-It decides how long a slow reader may hold up the others before it is dropped (--patience, 10 s by default).
+It decides how long a slow reader may hold up the others before it is dropped (--patience).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """shmloader.tune(): measures how many workers, and which options, a dataset needs here.
-It decides which options are varied, limits memory (default: 80 % of what is free), and refuses crews and far workers.
+It decides which options are varied, limits memory (a share of what is free), and refuses crews and far workers.
 """
 
 from __future__ import annotations
