@@ -32,7 +32,7 @@ def head_of(path: Path) -> str:
     if docstring := _DOCSTRING.match(source):
         return docstring[1].strip()
     hashes = _HASHES.match(source)
-    return re.sub(r"^# ?(cython: .*)?", "", hashes[0], flags=re.MULTILINE).strip() if hashes else ""
+    return re.sub(r"^#(!.*| ?cython: .*| ?)", "", hashes[0], flags=re.MULTILINE).strip() if hashes else ""
 
 
 def notes_of(path: Path) -> list[str]:

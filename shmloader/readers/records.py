@@ -1,5 +1,6 @@
 """What a host knows of each of its rings, and of each reader.
-It decides which messages about epochs are kept for readers that join later.
+It decides which messages about epochs are kept for readers that join later.  host.py keeps those for a rank that has
+not connected yet, and sends them when it connects.
 """
 
 from __future__ import annotations

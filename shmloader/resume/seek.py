@@ -1,5 +1,6 @@
 """Continues the order of an epoch's samples from a place in it, without loading a sample.
-It decides which samplers can do that, also with another number of ranks or another batch size.
+It decides which samplers can do that, also with another number of ranks or another batch size, and infers the batch
+size of a state that lacks it.
 
 torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the

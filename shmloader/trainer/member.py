@@ -1,5 +1,5 @@
 """The workers of a crew, as one of its iterators uses them: NOTE [ Crew ] in shared_workers.py.
-It has them join and leave the iterator's ring, and decides whether a worker's death is the fault of that ring.
+It has them join and leave the iterator's ring.  shared_workers.py decides which ring counts the death of a worker.
 """
 
 from __future__ import annotations

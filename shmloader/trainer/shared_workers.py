@@ -1,5 +1,6 @@
 """The worker processes of a `shmloader.Crew`, which serve all its loaders.
-It decides when they start and end, what they inherit by a fork, and which loaders at rest give memory back.
+It decides when they start and end, what they inherit by a fork, which ring counts a worker's death, and which loaders
+at rest give memory back.
 
 NOTE [ Crew ]
 
