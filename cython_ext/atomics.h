@@ -76,8 +76,8 @@ typedef struct {
  *        end in SIGBUS if the memory was truncated.  The copy is not a snapshot of one moment.  A time in it may be a
  *        little later than the onlooker's own clock reading, and a sequence may have changed its state while the copy
  *        was made.
- *     5. Workers run other people's code, which may overwrite figures too.  So a figure is clamped to a range that is
- *        known to be right before anything is computed from it. */
+ *     5. Workers run other people's code, which may overwrite figures too.  So before anything is computed from a
+ *        figure, it is clamped to the range of possible values. */
 
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
 typedef struct {

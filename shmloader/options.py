@@ -6,8 +6,8 @@ NOTE [ Options ]
        the options as attributes of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
     2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them all when an iterator is made.
        Code below `DataLoader` gets that object and reads `options.chunk_size`, never the loader's attribute.
-    3. check_requirements() in requirements.py checks what a value needs: of other options, of the loader (its dataset,
-       its collate function) and of the machine.  To refuse another combination, add it there.
+    3. check_requirements() in requirements.py checks what a value requires from other options, from the loader (its
+       dataset, its collate function) and from the machine.  To refuse another combination, add it there.
     4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
        docstring, and an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails if one is missing.
 """

@@ -7,7 +7,7 @@
  * NOTE [ Chain ]
  * The speed of this code is limited by the chain from one symbol's length to the next symbol's place: look up, shift,
  * look up.
- *   - One look-up gives one length, that of the code with its extra bits.  A coefficient's value is computed beside
+ *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
  *     the chain.
  *   - One look-up often finds two symbols, the second with its coefficient.  If the first one is the block's last
  *     coefficient, the bits of the second one belong to the next block, and the reader goes back before them.
@@ -17,8 +17,8 @@
  *     file, and at most two symbols are taken before the next refill.  With its extra bits, a DC symbol takes at most
  *     16 + 11 bits, and an AC symbol 16 + 10.  So at least 11 (64 less 27 and 26) bits are left.
  *     The table has no entry for a code of more than 10 bits.  For such a code read_block() does a second look-up,
- *     which needs 16 bits.  If two symbols were taken since the last refill, read_block() refills the reader before it.
- *     If only one was taken, at least 37 (64 less 27) bits are left, so it need not.
+ *     which needs 16 bits.  If two symbols were taken since the last refill, read_block() refills the reader before
+ *     this second look-up.  If only one was taken, no refill is needed, because at least 37 (64 less 27) bits are left.
  *     Looking up this early saved a tenth of the time of a picture.
  *
  * Bounds: nothing checks before a read whether there is more.  A reader reads from a copy of the scan, and

@@ -11,8 +11,8 @@ stands for a batch, or says that a sampler has ended, the code first calls is_ha
 handler raised it.
 
 A frame of the traceback is a handler's in two cases.  First, it runs the code of a handler that is installed now.
-Second, one of the function's arguments is the caller's frame, because Python gives that to handlers only.  The second
-case is needed because a handler may install another one before it raises.
+Second, one of the arguments of the frame's function is the frame that called it.  Only Python itself passes that, and
+only to handlers.  The second case is needed because a handler may install another one before it raises.
 """
 
 import signal

@@ -50,8 +50,8 @@ cdef class Steps:
            Setting it calls no function of Python, so no handler runs after it.  If that line was not reached, the main
            thread's following next() returns the kept batch, and only then counts it.  But another thread may call
            next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`, for the main
-           thread.  It counts it at once, although the main thread gets it later, because states count batches in order.
-           Then it takes the batch that follows for itself.
+           thread, and takes the batch that follows for itself.  States count batches in order, so it counts the kept
+           batch at once, although the main thread gets that batch later.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
@@ -76,8 +76,8 @@ cdef class Steps:
            change the next epoch's order.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
-           for it (MemoryError, OSError), the batch is not at fault: its index stays, and the following call tries once
-           more.
+           in which to open the batch (MemoryError, OSError), the batch is not at fault: its index stays, and the
+           following call tries once more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
         8. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()

@@ -69,7 +69,8 @@ process, which can then write nothing more, and revokes its claims:
     trainer: revoke(worker)       one CAS for each claim                    -> OPEN(s, worker), or OPEN(s, ANY)
 
 Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.
-OPEN names the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
+OPEN names the worker and not the process.  So the new process claims what its predecessor had claimed, and what was
+open for this worker.
 The other workers may have passed over a sequence that is open for ANY.  So revoke() increments `revocations` and rings
 every bell.  A worker that sees a new count starts to walk again R sequences earlier.  Only R sequences can be in the
 ring, so all sequences before those are finished.

@@ -7,9 +7,10 @@ Python's tarfile knows every kind of tar, but lists only 54,000 members a second
 headers.  So this module reads plain headers in C, and stops at the first one that is not plain.  Then tarfile lists the
 shard from its beginning (shmloader/storage/tar_listing.py).
 
-Plain headers are: those of members, links and folders in the old format, in ustar's or in GNU's, with sizes in octal or
-base 256; long names in GNU's or in pax's form; and pax records that change neither the bytes nor the character set.
-All others count as odd: sparse members, sizes that are no numbers, wrong checksums, two long names for one member.
+A header is plain if it is that of a member, a link or a folder in the old format, the ustar format or the GNU format,
+with a size in octal or in base 256.  The header of a long name is plain, too (GNU or pax), and so are pax records that
+change neither the bytes nor the character set.  All other headers are odd: those of sparse members, sizes that are no
+numbers, wrong checksums, two long names for one member.
 
 This module and tarfile must find the same members.  tests/storage/test_tar_members.py compares them.
 """

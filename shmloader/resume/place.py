@@ -10,16 +10,17 @@ NOTE [ Place ]
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
-    4. A loaded state takes effect at the next iter() or start().  Until the user has a batch of it, state_dict()
-       returns it.  An existing iterator continues its own epoch, unless its workers are needed for the loaded one.
+    4. A loaded state takes effect at the next iter() or start().  state_dict() returns that state until the user has
+       received a batch of the resumed epoch.  An existing iterator continues its own epoch, unless its workers are
+       needed for the loaded one.
     5. Saving a state draws nothing.  If a state needs the seed that a RandomSampler has drawn, the seed is computed
        only then: we kept the generator's state from before the draw, and draw once more from a copy of that state.  A
        resumed epoch takes its base seed from the state.  Every generator is then in the state that it would have in an
        uninterrupted run, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
        that name, beside the user's own epoch.  If set_epoch() names another number than the predicted one, the batches
-       of the early epoch are dropped.  iter() begins it again from its own state, in which only the number is changed.
-       The state has the seeds that were drawn early, so nothing is drawn twice.
+       of the early epoch are dropped.  iter() then begins that epoch again, from the state that was saved for it, with
+       only the number changed.  The state has the seeds that were drawn early, so nothing is drawn twice.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
 
 Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,
 and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in
-the abstract namespace of sockets (any user may take it, and it belongs to the network namespace, which containers share
-or not, independently of their processes).
+the abstract namespace of sockets (any user may take it, and it belongs to the network namespace: containers may share
+that without a common /proc, or have a common /proc without sharing it).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ written where it belongs.  So the batches of a window are cut together:
        with the place that it used last.
     3. No worker gets more than nine eighths of its share, because the others would wait for it.  The rows beyond that
        go to the worker that has least.  If samples are seeded one by one, it does not matter which worker makes a row.
-       Then the rows that a worker has still to make count as part of its share, so a slow worker gets fewer new ones.
+       Then rows of earlier windows that a worker has not made yet count towards its share.  So a slow worker gets fewer
+       new rows.
     4. The first batch of a window is ready when nearly all of the window is.  So two windows are under way: one that is
        being made, and one that is being handed out.
     5. A task has rows of one batch.  If there would be too many tasks, neighbouring places of a worker share one.

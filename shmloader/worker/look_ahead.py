@@ -17,8 +17,8 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
     5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
     6. __prefetch__ is looked up in the class, as Python's own special methods are.  A subclass that overrides only
        __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
-       mean something else, it must override both methods.  A wrapper that forwards attributes by __getattr__ has no
-       __prefetch__, because its indices may mean something else.
+       mean something else, it must override both methods.  A wrapper that only forwards attributes by __getattr__
+       counts as having no __prefetch__.  We want that, because its indices may mean something else.
     7. It can happen that nobody asks for a sample that was announced, because another sample of its batch raises, or
        because __getitem__ reads other files.  Data that was read early for it must not serve a later batch, because it
        may have changed meanwhile.  So announced_batch() gives __prefetch__ a reference to the batch, and __getitem__

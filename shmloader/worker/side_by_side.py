@@ -4,9 +4,9 @@ It raises if a sample draws from `random`, `numpy.random` or torch's generator m
 NOTE [ Side by side ]
 
 A dataset with `async def __getitem__` (and look_ahead=k), or one that is `thread_safe` (and worker_threads=n), has
-several samples under way: those of the batch at hand, and of the next ones whose tasks the worker has read:
-NOTE [ Look ahead ].  Coroutines run on one event loop in the worker's main thread.  Samples of a `thread_safe` dataset
-are made in n threads.
+several samples under way: those of the current batch, and those of later batches whose tasks the worker has already
+read (NOTE [ Look ahead ]).  Coroutines run on one event loop in the worker's main thread.  Samples of a `thread_safe`
+dataset are made in n threads.
 
     1. Rows keep their order, and the first exception in this order is the batch's.  The batch's other samples are
        dropped.  If a sample that was begun early raises, its exception counts when its batch is made, and not before.

@@ -17,7 +17,7 @@ part from one ring while they serve the other.
              or may still claim one, has done `hear`), close
     may happen ("!" in traces)   a worker is killed; a trainer sends the workers away before all is done
 
-A worker that is killed stays dead here.  The other model has its successor.
+A worker that is killed stays dead here.  The model of the ring (ring_model.py) has the process that replaces it.
 """
 
 from __future__ import annotations

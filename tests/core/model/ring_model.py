@@ -10,7 +10,7 @@ states, breadth first, so the trace to the first bad state is the shortest.
              take up   a worker that puts claims aside writes this first half here, when it takes up its oldest claim
              claim     the CAS, a step of its own if another worker may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
-             peek, read  upcoming(): the word of another sequence of its own, then that sequence's task
+             peek, read  upcoming(): the word of another sequence that is open for it, then that sequence's task
              forget, begin, write, vouch   the steps of remember(), before publish: it saves the state of the worker's
                                            generator, if workers do that (see below)
              announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
@@ -41,9 +41,9 @@ But a process takes long to start, and the living workers have already passed th
 claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests that.
 It is violated if a sequence is open, a worker sleeps, and no process is going to wake this worker.  (That is the case
 if all other processes fill a payload, sleep or are just starting, and no death has to be noted.)  NO_IDLER is also the
-reason why a worker that did not sleep after all clears its sleeper bit before it claims.  Otherwise open() would take
-that worker for a sleeper, and wake no other one.  If each sequence has its own worker, the count and the bells after a
-death change nothing, so the model leaves them out.
+reason for another rule.  A worker may set its sleeper bit, and find a sequence before it sleeps.  It clears the bit
+before it claims.  Otherwise open() would take it for a sleeper, and wake no other worker.  If each sequence has its own
+worker, the count and the bells after a death change nothing, so the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
 marked "!" happens: nobody may have to wait until a lease or another process dies.
@@ -59,8 +59,8 @@ Left out:
 Some accesses are one step, because nothing that happens in between makes a difference:
 
     - accesses to memory that no other process may touch, together with the next operation on a word;
-    - a walk past words that cannot become open again (a claimed word can, if its claim may be revoked and the sequence
-      is then open to all, so passing it is a step of its own);
+    - a walk past words that cannot become open again.  (If sequences are open to all workers and claims may be revoked,
+      a claimed word can become open again, so passing such a word is a step of its own.)
     - a look that finds nothing, together with reading the flags, because whoever raises a flag rings the bell after it;
     - clearing a bit and FUTEX_WAKE, if nobody can be killed in between;
     - the last take(), together with raising `stop`.
