@@ -72,7 +72,7 @@ typedef struct {
  *        of the sequence that it takes.
  *     3. The figures of each worker, and of the trainer, lie in a cache line of their own.  So they cost other cores
  *        nothing until one of them reads the line.
- *     4. An onlooker maps the segment read-only.  It has the kernel copy the words, because reading them itself would
+ *     4. An onlooker maps the segment read-only.  The kernel copies the words for it, because a read of its own would
  *        end in SIGBUS if the memory was truncated.  The copy is not a snapshot of one moment.  A time in it may be a
  *        little later than the onlooker's own clock reading, and a sequence may have changed its state while the copy
  *        was made.

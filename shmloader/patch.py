@@ -10,8 +10,8 @@ NOTE [ Patching ]
        If the name were rebound to ours, Lightning would not recognise torch's loaders and would not shard them.
        Pickles that name the class still load.
     3. Only instances whose type is exactly torch's class, or exactly a class given as `classes=`, are changed.  Other
-       subclasses stay what they are.  A copy, or an unpickled loader, of torch's class does not become ours, because
-       neither calls `__init__`.
+       subclasses stay what they are.  If a loader of torch's class is copied or unpickled, the result does not become
+       ours, because neither calls `__init__`.
     4. Undoing it restores one attribute; no module keeps anything of ours.  Patching `__new__` would be plainer, but
        CPython cannot undo it: once a `__new__` was set and deleted, object.__new__ refuses arguments.
     5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So

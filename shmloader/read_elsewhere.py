@@ -10,8 +10,9 @@ NOTE [ Read elsewhere ]
        We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
        has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
        iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them.
-    3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
-       workers and the same collate function, its loader was probably built from ours.  We warn about that, once.
+    3. Suppose that a loader of ours was never iterated over, and torch's iterator reads its dataset, with the same
+       number of workers and the same collate function.  Then the loader of torch's iterator was probably built from
+       ours.  We warn about that, once.
     4. Code may call torch's iterator class by its name and pass it a loader of ours that could ride the ring.  We call
        such a loader escaped.  We warn about it too, or raise an error if the loader has an option that only the ring
        can honour.  `rides_ring` is False until the loader next gets an iterator of ours.

@@ -86,8 +86,8 @@ cdef class Steps:
            that batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one
            batch short, and a resumed run would repeat a batch.
         9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
-           window.  If the window cannot be opened, its batches are opened one by one, until the batch at fault comes
-           first.  Rule 6 applies to that batch.
+           window.  If the window cannot be opened, its batches are opened one by one, up to the batch at fault.  Rule 6
+           applies to that batch.
        10. The thread that runs this code may call next() again: from a signal handler, or from a sampler that iterates
            over its own loader.  That is always an error.  A handler's call of next() is also an error while the thread
            is in iter(): between draining one epoch and beginning the next, there is no batch to wait for.

@@ -96,10 +96,10 @@ the sequences 0, 2 and 4, the other 1, 3 and 5):
     rows        3, 5, 9    0          2, 4       1, 7       1, 3       0, 1, 2
 
 Workers see no difference: each still walks all sequences in order.  Only the trainer knows which sequences make up a
-batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order, so a
-window is opened only when all its entries are free, and the successor of a dead worker walks from the lowest sequence
-in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row in `ask.row`; a
-task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
+batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order.  So a
+window is opened only when all its entries are free.  For the same reason, the successor of a dead worker walks from the
+lowest sequence in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row
+in `ask.row`; a task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

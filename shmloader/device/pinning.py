@@ -36,10 +36,10 @@ a device to do this for.  If there is none, nothing is page-locked, and `is_pinn
        or at the next hand-out.  `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
        a capture began in another thread while the events were being recorded, the events are dropped, and recorded
-       again at the next hand-out.  We compare how many captures had begun before the recording and after it, so we also
-       notice a capture that is already over.  All calls are made in the thread's relaxed mode, so they break no capture
-       of another thread.  Waiting for a whole device breaks a capture even in that mode, so no capture may begin until
-       such a wait is over (captures.py).
+       again at the next hand-out.  We read the number of captures that ever began, once before the recording and once
+       after it.  If it has grown, there was a capture, even if that is already over.  All calls are made in the
+       thread's relaxed mode, so they break no capture of another thread.  Waiting for a whole device breaks a capture
+       even in that mode, so no capture may begin until such a wait is over (captures.py).
     5. When the iterator ends, it waits for the device, so that no copy still runs, not even one that we do not know of.
        Then slots that are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a
        device is not allowed, so the events alone have to be enough.  A slot that is lent, or read by a copy, stays

@@ -3,8 +3,8 @@
 NOTE [ Streams ]
 
 torch copies on the stream that is current in the thread that copies.  Any thread may copy a batch, and any other thread
-may drop it, long after that stream was left: enumerate() and tqdm keep a batch until the next next() has returned.  So
-the place where a batch dies says little about where it was read.  But streams can be watched:
+may drop it, long after that stream was left: enumerate() and tqdm keep a batch until the following next() has returned.
+So the place where a batch dies says little about where it was read.  But streams can be watched:
 
     1. From `import shmloader` on, the calls that make a stream current are watched: torch.cuda.set_stream() (which
        torch.cuda.stream(), torch.cuda.graph() and all frameworks call), torch.accelerator.set_stream(), and
@@ -20,10 +20,10 @@ the place where a batch dies says little about where it was read.  But streams c
     4. When a thread that Python started ends, its streams are no longer current.  The streams of a thread that other
        code started stay current, because that thread may call Python again.
     5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
-       current before shmloader was imported.  Events are recorded in any case on the streams that are current where a
-       batch dies, and on those at the next hand-out (NOTE [ Pinning ]).  If one of these streams became current without
-       the watch seeing it, there is a warning.  `strict_pinning=True` waits for all streams of all devices.  So does
-       every loader, if the streams of this torch cannot be watched.
+       current before shmloader was imported.  In any case, events are recorded on the streams that are current where a
+       batch dies, and on those that are current where the next batch is handed out (NOTE [ Pinning ]).  If one of these
+       streams became current without the watch seeing it, there is a warning.  `strict_pinning=True` waits for all
+       streams of all devices.  So does every loader, if the streams of this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
 """

@@ -7,10 +7,10 @@ NOTE [ Epoch ]
        were taken, and Progress counts those that were handed out.  The Source knows whether the sampler has more.
        Whether the epoch is over is computed from these, and there is no other counter.
     2. `delivered` is the epoch's Progress.  It counts the batches that the user has received, and a state saves its
-       count.  The ring's iterator counts what it hands out in a Progress, too, `reading.delivered`.  Without a prefetch
-       thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and the user
-       receives them later.  So with each batch, the iterator hands the thread a copy of `reading.delivered`, and
-       `delivered` is the copy that came with the last batch that the user received.
+       count.  The ring's iterator has a Progress, too: `reading.delivered` counts what the iterator hands out.  Without
+       a prefetch thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and
+       the user receives them later.  So with each batch, the iterator hands the thread a copy of `reading.delivered`,
+       and `delivered` is the copy that came with the last batch that the user received.
     3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
        current one unchanged.
     4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.

@@ -14,8 +14,9 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
        finds nothing takes a lock on the file of its pid namespace, /proc/self/ns/pid.  Under the lock it searches
        again, and makes the memory if there still is none.  Every process has that file, and none can leave it behind.
        The kernel releases the lock when its holder ends.  The lock reaches as far as /proc does: a process that does
-       not see another one does not wait for it either.  A process holds it for milliseconds, and only while it searches
-       or makes the memory: for the cache of decoded pictures, that is when a dataset is made, and not when a sample is.
+       not see another one does not wait for it either.  A process holds the lock for milliseconds, and only while it
+       searches or makes the memory.  The cache of decoded pictures does that when a dataset is made, and never while
+       samples are made.
     4. Any user of the namespace could keep that lock, so no process waits longer than PATIENCE for it.  After that
        there may be two memories, each with its own budget.  That wastes memory but is no error.
     5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
@@ -25,8 +26,8 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
 
 Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,
 and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in
-the abstract namespace of sockets (any user may take it, and it belongs to the network namespace: containers may share
-that without a common /proc, or have a common /proc without sharing it).
+the abstract namespace of sockets (any user may take the name; and it is known in one network namespace, which is not
+the same set of processes as one /proc).
 """
 
 from __future__ import annotations

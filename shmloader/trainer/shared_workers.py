@@ -24,12 +24,12 @@ workers for both.
        count.  If two rings have the same count, they take turns.  So a loader that is iterated alone gets all workers,
        and of two that are iterated at once, the one that has less ready gets more.  None starves.  A batch that was
        begun is finished first.
-    4. To join or leave a ring, a worker gets a message through a socket (handed_over.py).  The board counts the
-       messages that were sent to each worker, and those that it has carried out.  The message to join carries the
-       ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close a ring when each
-       worker with an open or claimed batch there has received the message to leave it.  The other workers have nothing
-       open there, so they can claim nothing.  The payloads' pages are freed at once.  The control words are freed when
-       the last worker has unmapped them.
+    4. To join or leave a ring, a worker gets a message through a socket (handed_over.py).  For each worker, the board
+       counts the messages that were sent to the worker, and those that the worker has carried out.  The message to join
+       carries the ring's descriptors, and what the loader has pickled once for all workers.  The trainer may close a
+       ring when each worker with an open or claimed batch there has received the message to leave it.  The other
+       workers have nothing open there, so they can claim nothing.  The payloads' pages are freed at once.  The control
+       words are freed when the last worker has unmapped them.
     5. A process has one set of random states, one get_worker_info() and one map of torch's collate functions, but each
        loader needs all three for itself.  So crew_loop.py swaps them when a worker turns to another loader.  Before
        that, it waits for the samples that the worker's threads have begun (worker_threads).

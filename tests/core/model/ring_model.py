@@ -52,8 +52,8 @@ Left out:
 
     - memory orders: here one access follows another (tests/core/test_atomics.py tests the orders);
     - spurious wake-ups, timeouts and spinning, because they would hide a lost wake-up;
-    - the contents of a task: the trainer writes them and the payload's number into one entry, and the model has the
-      number;
+    - the contents of a task: the trainer writes them together with the payload's number, which the model has, so a
+      worker that reads the right number reads the right task;
     - the limit on deaths in a row, because the model's number of kills is bounded.
 
 Some accesses are one step, because nothing that happens in between makes a difference:
