@@ -21,7 +21,7 @@ This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, wh
     pinning                             asks only torch.cuda in 2.6, torch.accelerator as of 2.8
     Tensor.__dlpack_c_exchange_api__    as of 2.10; before, tensors are made over slots by DLPack's capsules
     WorkerInfo                          as of 2.13 a frozen dataclass
-    torch._utils.cpu_count              as of 2.13; before, dataloader.py counted the cores itself
+    torch._utils.cpu_count              as of 2.13; before, torch's own dataloader.py counted the cores
     _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit takes its place
     torch.profiler._pattern_matcher     until 2.13
 

@@ -19,8 +19,8 @@ NOTE [ Place ]
        uninterrupted run, if the user has restored the global one too.
     6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
        that name, beside the user's own epoch.  If set_epoch() names another number than the predicted one, the batches
-       of the early epoch are dropped.  iter() then begins that epoch again, from the state that was saved for it, with
-       only the number changed.  The state has the seeds that were drawn early, so nothing is drawn twice.
+       of the early epoch are dropped.  iter() then begins an epoch with the number that was named, and with the seeds
+       that were drawn early, so nothing is drawn twice.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ calls `dataset.__prefetch__(indices)` once with the indices of each.  The datase
        counts as having no __prefetch__.  We want that, because its indices may mean something else.
     7. It can happen that nobody asks for a sample that was announced, because another sample of its batch raises, or
        because __getitem__ reads other files.  Data that was read early for it must not serve a later batch, because it
-       may have changed meanwhile.  So announced_batch() gives __prefetch__ a reference to the batch, and __getitem__
-       asks may_serve() about it.
+       may have changed meanwhile.  So __prefetch__ gets a reference to its batch from announced_batch(), and keeps it
+       with the data.  Before __getitem__ uses the data, it asks may_serve() whether that batch is still the right one.
 """
 
 from __future__ import annotations

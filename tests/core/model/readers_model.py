@@ -19,7 +19,8 @@ open.
                add, clear, wake   tolls the readers' bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
                write      the tasks of what it opens next: reserves their entries, and looks again whether there is room
-               mark       the payload's word: who is due    open      an entry a step; again, sleep
+               mark       the payload's word: who is due
+               open       an entry a step; then again, sleep
     watcher    when a worker has died: alarm, and it tolls both bells.  When a reader is dropped, leaves or has died:
                strike (clears its bits in one payload a step), done, and it tolls both bells.  It holds the GIL from
                strike to done, and the conductor holds it while it opens
