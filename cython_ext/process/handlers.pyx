@@ -6,9 +6,9 @@ NOTE [ Handlers ]
 A handler runs at any line of Python in the main thread: in the user's sampler, or where a batch is read.  Its exception
 comes out there, although that code did not fail.  If it is a KeyboardInterrupt, its class alone shows that it came from
 a handler.  A handler may also raise an Exception: a watchdog's TimeoutError, or torch's RuntimeError for a worker that
-died.  It must do what KeyboardInterrupt does: reach the user as it is, and lose nothing.  So wherever an exception
-stands for a batch, or says that a sampler has ended, the code first calls is_handlers(), which returns whether a
-handler raised it.
+died.  It must do what KeyboardInterrupt does: reach the user as it is, and lose nothing.  So before the code lets an
+exception take the place of a batch, or takes it for the end of a sampler, it calls is_handlers(), which returns whether
+a handler raised the exception.
 
 A frame of the traceback is a handler's in two cases.  First, it runs the code of a handler that is installed now.
 Second, one of the arguments of the frame's function is the frame that called it.  Only Python itself passes that, and

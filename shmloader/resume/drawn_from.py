@@ -18,7 +18,8 @@ they differ, the order is drawn again.
        each draw as well.  Any change between two draws then comes from other code.  Before the order of such a sampler
        is drawn again, the attributes that its draws have changed get their former values back, except those that other
        code has changed since.
-    3. The same holds for the samplers' own generators: a generator that other code has set since then stays as it is.
+    3. Before the order is drawn again, the samplers' own generators also get their former states back.  A generator
+       that other code has set since the draw keeps that state.
 """
 
 from __future__ import annotations

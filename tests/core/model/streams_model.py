@@ -11,7 +11,7 @@ visits all states that can be reached.
               and choosing the next are one step.  Here they are two, which shows that the order of the two is
               sound even if another thread looks in between
     thread 0  lends; looks (records events on the streams that may have a copy); gives the slot back when these have
-              passed, and it is filled again; closes, which waits for the device, and unmaps
+              passed (then the slot is filled again); closes, which waits for the device, and then unmaps
     stream    does its copy; an event passes only after the copy
     may happen ("!" in traces)   the foreign stream is destroyed, once torch no longer uses it
 
