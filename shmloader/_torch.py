@@ -18,7 +18,7 @@ This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, wh
                                         dataset, and drops the worker info at its end
     _process_data                       takes the data; as of 2.8 also the worker's number, for _workers_num_tasks
     _pin_memory_device                  what the user gave; as of 2.10 the type of the current accelerator
-    pinning                             asks only torch.cuda in 2.6, torch.accelerator as of 2.8
+    tensor.pin_memory()                 in 2.6 looks for a device by torch.cuda only; as of 2.8 by torch.accelerator
     Tensor.__dlpack_c_exchange_api__    as of 2.10; before, tensors are made over slots by DLPack's capsules
     WorkerInfo                          as of 2.13 a frozen dataclass
     torch._utils.cpu_count              as of 2.13; before, torch's own dataloader.py counted the cores

@@ -68,11 +68,11 @@ cdef class Steps:
         5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices
            (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
-           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
-           If other processes read and one of them is slow, the ring is full, and no more batches of the current epoch
-           can be opened.  The conductor draws the indices of these batches nevertheless, and then those of the next
-           epoch.  It draws as far ahead as it would without other processes.  Otherwise the speed of the other processes
-           would decide when the next epoch is drawn.  The user may draw from the sampler's generator between two batches, so this speed would
+           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.  If other
+           processes read and one of them is slow, the ring is full, and no more batches of the current epoch can be
+           opened.  The conductor draws the indices of these batches nevertheless, and then those of the next epoch.  It
+           draws as far ahead as it would without other processes.  Otherwise their speed would decide when the next
+           epoch is drawn.  The user may draw from the sampler's generator between two batches, so this speed would
            change the next epoch's order.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory

@@ -19,8 +19,8 @@ NOTE [ Group signals ]
        `workers_outlive_signals=False` leaves all of it to torch.
     6. Of two pending SIGTERMs the kernel keeps only the first, with its sender.  A worker may have the scheduler's
        SIGTERM pending, because it is stopped, waits for a disk or just starts.  Then the trainer's SIGTERM is lost, and
-       multiprocessing would wait for the worker for ever.  So at exit the worker gets another signal first, which is
-       queued (at_exit.py).
+       multiprocessing would wait for the worker for ever.  So at exit the worker gets a signal of another number first,
+       which the pending SIGTERM does not replace (at_exit.py).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ the memory of the batch where it belongs.  Everywhere else `row` has None.  The 
 each part that it has written into `row`, it puts that tensor or array of `row` into the sample.  If the sample has
 another tensor or array there, that is copied.  So `return row[0], label` is a sample whose image was written in place.
 
-The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
-worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch
-is made without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch has
-places for samples of the new shape.
+The shapes come from the dataset's `row_spec`.  Without one, each worker gets its first sample of an epoch by
+__getitem__, and takes the shapes from that sample (in chunks: see 2).  If a sample does not fit (another shape, dtype
+or structure), the batch is made without places: its rows so far are copied out, and the other samples come by
+__getitem__.  The next batch has places for samples of the new shape.
 
     1. default_collate gets a list of samples as always, and finds that their rows lie where it would put them
        (batch_writer.pyx).  So it makes the same batch.
