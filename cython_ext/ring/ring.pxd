@@ -34,9 +34,9 @@ workers.  A worker does not read tasks that are open for ANY, because another on
 A worker may claim several sequences before it publishes the first of them (claims.pyx), as a stand-in does:
 NOTE [ Far workers ] in stand_in.py.  After a claim it calls put_aside(), and can claim again.  put_aside() writes no
 word of the ring: it records, in this process, which payload the claim is for.  take_up() continues with that claim.
-While a claim is put aside, the worker does not sleep on its bell (it uses claim_at_once()), because the trainer may be waiting for
-the very batch that is put aside.  Each claim stays in its own word, so revoke() finds all of them.  Chunks are not put
-aside.
+While a claim is put aside, the worker does not sleep on its bell (it uses claim_at_once()), because the trainer may be
+waiting for the very batch that is put aside.  Each claim stays in its own word, so revoke() finds all of them.  Chunks
+are not put aside.
 
 With work stealing, OPEN names ANY.  Each worker that comes to such a sequence tries to claim it, and the one whose CAS
 succeeds has it.  The trainer rings one bell after the other until a worker wakes.  One worker is enough, because a
