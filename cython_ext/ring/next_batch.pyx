@@ -50,8 +50,9 @@ cdef class Steps:
            Setting it calls no function of Python, so no handler can run between that and the return.  If that line was
            not reached, the main thread's following next() returns the kept batch, and only then counts it.  But another
            thread may call next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`,
-           for the main thread, and takes the batch that follows for itself.  States count batches in order, so it
-           counts the kept batch at once, although the main thread gets that batch later.
+           for the main thread, and takes the batch that follows for itself.  It counts the kept batch at once,
+           although the main thread gets that batch later, because a state_dict() can only say how many batches of the
+           epoch were handed out, and not which ones.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()

@@ -15,8 +15,8 @@ NOTE [ Forked children ]
        (loop.py).  A child that returns from the dataset's code calls a method of the ring next, and ends with the error
        of rule 1.
 
-    If the child writes to a tensor that its parent had made over the slot, the parent's batch changes.  torch's workers
-    collate into shared memory, so their children do the same.
+    If the child writes to a tensor that its parent had made over the slot, the parent's batch changes.  That is so with
+    torch's workers, too, because they collate into shared memory.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

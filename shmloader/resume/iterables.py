@@ -10,8 +10,8 @@ shared memory, and need not copy one with each batch.  The pages of a cell are c
     1. A cell is in use from the opening of its sequence until a later state of the same worker takes effect.  A state
        takes effect when its batch is handed out, when the trainer learns that its worker's stream is at its end, or
        when its batch is dropped because the user has left the epoch.  In each of these cases, the cell of the same
-       worker's previous state becomes free.  If a batch is dropped for any other reason, its own cell becomes free
-       when the next batch is taken.
+       worker's previous state becomes free.  If next() drops a batch because an error takes its place, the batch's
+       state does not take effect, and its own cell becomes free when the next batch is taken.
     2. So the cells in use are: one for each sequence in flight; one for each worker, with the state that took effect
        last; and one for the batch that was taken and not handed out yet.  A sequence is no longer in flight once its
        batch is taken, so no batch counts twice.

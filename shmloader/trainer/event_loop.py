@@ -15,9 +15,9 @@ NOTE [ A loader's event loop ]
     4. Otherwise the loop runs in the caller's thread, and if that is the main one, a signal's handler can raise at any
        line of it.  In a callback of asyncio that would do harm.  asyncio would log the handler's Exception, and drop
        it.  The callback would be lost too, and whoever waits for it would wait for ever.  So handlers are held back
-       during a turn, except in two places.  While the loop waits, their exceptions leave next().  In the steps of a
-       sample's coroutine, their exceptions are raised in the sample, because a dataset may limit a sample's time by a
-       timer.
+       during a turn, except in two places.  While the loop waits, handlers run, and next() raises their exceptions.  In
+       the steps of a sample's coroutine, their exceptions are raised in the sample, because a dataset may limit a
+       sample's time by a timer.
     5. The collector may end the loop, in any line of any code.  Nobody could catch what a handler raises there, so
        handlers are held back meanwhile: held_in_del().
 """

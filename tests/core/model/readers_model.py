@@ -8,19 +8,22 @@ open.
 
     worker     claim      the CAS, then writes half of its row of the payload
                publish    writes the other half and its description, then the CAS
-               ring       the conductor's bell              bell, clear, wake   the three steps of the readers' bell
+               ring       rings the conductor's bell
+               bell, clear, wake   ring the readers' bell
     reader     look       whether all chunks are READY; announces if not
                copy       what the workers wrote into the entries
                take       the CAS from due to held
                tell, clear, wake   rings the conductor's bell, if the payload has no other reader to wait for
-               read       the payload: it lends it, or copies it         free      clears its bit in held, after a copy
+               read       the payload: it lends it, or copies it
+               free       clears its bit in held, after a copy
                again, sleep   as in the slot ring; both readers sleep on one bell
     its thread note       the conductor's death, or that it dropped the reader
                add, clear, wake   tolls the readers' bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
                write      the tasks of what it opens next: reserves their entries, and looks again whether there is room
                mark       the payload's word: who is due
-               open       an entry a step; then again, sleep
+               open       opens one entry in each step
+               again, sleep   as in the slot ring
     watcher    when a worker has died: alarm, and it tolls both bells.  When a reader is dropped, leaves or has died:
                strike (clears its bits in one payload a step), done, and it tolls both bells.  It holds the GIL from
                strike to done, and the conductor holds it while it opens

@@ -9,8 +9,9 @@ states, breadth first, so the trace to the first bad state is the shortest.
     worker   look      the walk, or lowest(); it claims what it finds, and writes half of its row of the payload
              take up   only of a worker that puts claims aside: it takes up its oldest claim, and writes that first half
                        now, instead of in look
-             claim     the CAS, a step of its own if another worker may come first
-             publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
+             claim     the CAS of look, if another worker may come first: then it is a step of its own
+             publish   writes the other half, and CAS
+             ring, clear, wake   the three steps of ring_ring
              peek, read  upcoming(): the word of another sequence that is open for it, then that sequence's task
              forget, begin, write, vouch   the steps of remember(), before publish: it saves the state of the worker's
                                            generator, if workers do that (see below)
