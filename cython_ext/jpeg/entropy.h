@@ -7,8 +7,8 @@
  * NOTE [ Chain ]
  * The speed of this code is limited by the chain from one symbol's length to the next symbol's place: look up, shift,
  * look up.
- *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
- *     the chain.
+ *   - One look-up gives one number: the length of the code plus that of its extra bits.  A coefficient's value is
+ *     computed beside the chain.
  *   - One look-up often finds two symbols.  For the second one the table has the value of the coefficient, too.  If the
  *     first one is the block's last coefficient, the bits of the second one belong to the next block, and the reader
  *     goes back before them.

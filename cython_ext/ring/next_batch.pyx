@@ -51,8 +51,8 @@ cdef class Steps:
            not reached, the main thread's following next() returns the kept batch, and only then counts it.  But another
            thread may call next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`,
            for the main thread, and takes the batch that follows for itself.  It counts the kept batch at once,
-           although the main thread gets that batch later, because a state_dict() can only say how many batches of the
-           epoch were handed out, and not which ones.
+           although the main thread gets that batch later.  A state_dict() has only the number of batches, so a batch
+           can be counted only if all batches before it are.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()

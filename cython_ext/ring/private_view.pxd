@@ -19,9 +19,9 @@ docs/readers.md has the times that we measured for the first two.
 
 A first write to a page is a page fault.  So if this process has had no page fault since it was lent the payload, it has
 written to none of the pages, and need not look for any.  Looking takes 20 us for 38 MB, and reading the number of page
-faults takes 1 us.  So below 1 MB, the process looks without reading the number.  The number counts the faults of all
-threads, so a trainer that allocates memory all the time looks each time.  Every Linux process has had page
-faults.  So if the number is 0, the system does not count them (gVisor, or a filter of system calls), and the process
+faults takes 1 us.  For a payload below 1 MB, looking takes less time, so the process does not read the number first.
+The number counts the faults of all threads, so a trainer that allocates memory all the time looks each time.  Every
+Linux process has had page faults.  So if the number is 0, the system does not count them (gVisor, or a filter of system calls), and the process
 looks each time.  The kernel counts a fault for the process that causes it.  So if another process writes into this
 one's memory (process_vm_writev, a debugger), that goes unnoticed.
 

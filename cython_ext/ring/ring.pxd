@@ -69,12 +69,12 @@ process, which can then write nothing more, and revokes its claims:
 
     trainer: revoke(worker)       one CAS for each claim                    -> OPEN(s, worker), or OPEN(s, ANY)
 
-Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.
-OPEN names the worker and not the process.  So the new process claims what its predecessor had claimed, and what was
-open for this worker.
-The other workers may have passed over a sequence that is open for ANY.  So revoke() increments `revocations` and rings
-every bell.  A worker that sees a new count starts to walk again R sequences earlier.  Only R sequences can be in the
-ring, so all sequences before those are finished.
+Then it starts another process as the same worker.  That process walks from the lowest sequence that is not taken.  OPEN
+names the worker and not the process.  So the new process claims what its predecessor had claimed, and what was open for
+this worker.  The other workers have passed over the sequences that the dead worker had claimed.  If these are open for
+ANY now, the others may claim them.  So revoke() increments `revocations` and rings every bell.  A worker that sees a
+new count starts to walk again R sequences earlier.  Only R sequences can be in the ring, so all sequences before those
+are finished.
 
 Workers run other people's code, and some of it writes to memory that is not its own.  Such writes can reach the control
 words.  So each side keeps its own copy of the layout, and checks each word against it before use.  It reads the word

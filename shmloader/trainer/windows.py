@@ -17,7 +17,8 @@ written where it belongs.  So the batches of a window are cut together:
        new rows.
     4. The first batch of a window is ready when nearly all of the window is.  So two windows are under way: one that is
        being made, and one that is being handed out.
-    5. A task has rows of one batch.  If there would be too many tasks, neighbouring places of a worker share one.
+    5. A task has rows of one batch.  If there would be too many tasks, one task has the rows of several
+       places, which the worker makes one after the other.
 
 Which worker makes a row depends on the windows that were cut before.  This changes no value, except random draws of
 samples that are not seeded one by one.
