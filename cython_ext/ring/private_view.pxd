@@ -21,9 +21,9 @@ A first write to a page is a page fault.  So if this process has had no page fau
 written to none of the pages, and need not look for any.  Looking takes 20 us for 38 MB, and reading the number of page
 faults takes 1 us.  For a payload below 1 MB, looking takes less time, so the process does not read the number first.
 The number counts the faults of all threads, so a trainer that allocates memory all the time looks each time.  Every
-Linux process has had page faults.  So if the number is 0, the system does not count them (gVisor, or a filter of system calls), and the process
-looks each time.  The kernel counts a fault for the process that causes it.  So if another process writes into this
-one's memory (process_vm_writev, a debugger), that goes unnoticed.
+Linux process has had page faults.  So if the number is 0, the system does not count them (gVisor, or a filter of system
+calls), and the process looks each time.  The kernel counts a fault for the process that causes it.  So if another
+process writes into this one's memory (process_vm_writev, a debugger), that goes unnoticed.
 
 The ring reserves more address space than there is memory, so the mapping has MAP_NORESERVE.  A view lives while a batch
 is lent over it: the lease keeps its ring alive, and the ring keeps the view.

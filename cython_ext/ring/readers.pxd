@@ -44,17 +44,17 @@ has taken the payload's batch.  It *holds* the payload while it reads or lends i
        needs one payload for each batch under way, and `spare` more for each reader.  The conductor may wait until such
        a copy is made, but never until a tensor dies.
     6. open(), admit(), drop() and bury() call no Python.  So the GIL makes each of them one step for other threads.
-       Tasks are written into the entries before open(), and pickling a task may call Python.  So the conductor reserves
-       the entries first (reserve()).  A reserved entry may still describe an old batch, but admit() gives no reader
-       that batch.
+       Tasks are written into the entries before open(), and pickling a task may call Python.  Meanwhile another thread
+       may admit a reader.  So the conductor reserves the entries first (reserve()).  A reserved entry may still
+       describe an old batch, and admit() gives no reader that batch.
        admit() may give a new reader a batch whose payload is free already, because the payload keeps its bytes until
        another batch is written into it.  Then admit() sets the reader's bit in `due`, and the payload is not free any
        longer.  That may happen between reserve() and open().  So the conductor looks for a free payload again before
        open().
     7. A process wakes others by clearing a bell's sleeper bit and then calling FUTEX_WAKE.  If it is killed between the
        two, the others sleep on.  So each death tolls the bells.  If a reader dies, bury() tolls both bells.  If a
-       worker dies, the conductor tolls both.  If the conductor dies, the thread in which each reader listens to the
-       conductor tolls the readers' bell.
+       worker dies, the conductor tolls both.  Each reader has a thread that listens to the conductor.  If the
+       conductor dies, these threads toll the readers' bell.
     8. If there is no reader, and the conductor does not read itself, it opens nothing.  Ready batches stay ready.
 
 Rare events are messages over a socket: an epoch begins or ends, an error comes, the reader was dropped.  In each reader

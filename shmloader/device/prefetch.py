@@ -20,10 +20,10 @@ NOTE [ Prefetcher ]
        ends the wait.  After that Ctrl-C the iterator has ended, but the thread still runs, and the next epoch waits for
        the thread.
     5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is still in
-       `on_device` after that, it will not return into the source, so close() closes the source at once.  If the thread
-       is still in the source, the thread closes the source when it comes out.  Both cases give a RuntimeWarning.  The
-       interpreter's exit waits for all threads together, at most for PATIENCE.  It may leave a thread behind, because
-       the threads are daemons.
+       `on_device` after that, close() closes the source at once.  That is safe, because the thread sees the flag when
+       it comes out of `on_device`, and does not use the source again.  If the thread is still in the source, the thread
+       closes the source when it comes out.  Both cases give a RuntimeWarning.  The interpreter's exit waits for all
+       threads together, at most for PATIENCE.  It may leave a thread behind, because the threads are daemons.
     6. Ctrl-C may come between any two lines of the caller.  So each thread that calls next() holds its batch from the
        moment when the batch leaves the queue until next() returns it.  It does no harm if a batch's number is reported
        twice, or if the iterator or the thread is ended twice.  threading's is_alive() proves nothing: until Python

@@ -10,8 +10,7 @@ NOTE [ Metrics ]
        requests.  A figure that only grows is a counter, so the reader can compute any rate.
     3. A run must not end because of its metrics: a port that is in use or invalid gives only a RuntimeWarning.
     4. Workers do not listen, and neither does a loader that a dataset makes in a worker.  A forked process closes the
-       socket that it inherits.  Otherwise the forked process would keep the port from the next run, which may begin
-       before that process ends.
+       socket that it inherits.  Otherwise the forked process would still occupy the port when the next run begins.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ But a process takes long to start, and the living workers have already passed th
 claimed.  So `revocations` is incremented, which makes them walk again, and all of them are woken.  NO_IDLER tests that.
 It is violated if a sequence is open, a worker sleeps, and no process is going to wake this worker.  (That is the case
 if all other processes fill a payload, sleep or are just starting, and no death has to be noted.)  NO_IDLER is also the
-reason for another rule.  A worker may set its sleeper bit, and find a sequence before it sleeps.  It clears the bit
-before it claims.  Otherwise open() would take it for a sleeper, and wake no other worker.  If each sequence has its own
-worker, the count and the bells after a death change nothing, so the model leaves them out.
+reason for another rule: a worker that has set its sleeper bit, and then finds a sequence before it sleeps, clears the
+bit before it claims.  Otherwise open() would take it for a sleeper, and wake no other worker.  If each sequence has its
+own worker, the count and the bells after a death change nothing, so the model leaves them out.
 
 Checked: the PROPERTIES (promises.py).  The last two, NO_DEADLOCK and TERMINATION, must hold even if none of the events
 marked "!" happens: nobody may have to wait until a lease or another process dies.
