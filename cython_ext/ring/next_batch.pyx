@@ -70,8 +70,8 @@ cdef class Steps:
            (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
            epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.  If other
-           processes read and one of them is slow, the ring is full, and no more batches of the current epoch can be
-           opened.  The conductor draws the indices of these batches nevertheless, and then those of the next epoch.  It
+           processes read and one of them is slow, the ring is full, and the remaining batches of the current epoch
+           cannot be opened yet.  The conductor draws their indices nevertheless, and then those of the next epoch.  It
            draws as far ahead as it would without other processes.  Otherwise their speed would decide when the next
            epoch is drawn.  The user may draw from the sampler's generator between two batches, so this speed would
            change the next epoch's order.
