@@ -9,9 +9,9 @@
  * look up.
  *   - One look-up gives one number: the length of the code plus that of its extra bits.  A coefficient's value is
  *     computed beside the chain.
- *   - One look-up often finds two symbols.  For the second one the table has the value of the coefficient, too.  If the
- *     first one is the block's last coefficient, the bits of the second one belong to the next block, and the reader
- *     goes back before them.
+ *   - One look-up often finds two symbols.  For the second one the table has not only the length, but also the value of
+ *     the coefficient.  If the first one is the block's last coefficient, the bits of the second one belong to the next
+ *     block, and the reader goes back before them.
  *   - The next look-up begins right after the shift, before the refill, and before the test whether the block
  *     continues.  If the block has ended, the look-up has cost nothing.
  *     Such a look-up needs 10 bits, and they are always there.  After a refill, the 64 bits are the next 64 of the

@@ -11,8 +11,9 @@ exception take the place of a batch, or takes it for the end of a sampler, it ca
 a handler raised the exception.
 
 A frame of the traceback is a handler's in two cases.  First, it runs the code of a handler that is installed now.
-Second, its function got the frame of its caller as an argument.  Only Python itself passes that, and only to handlers:
-handler(number, frame).  The second case is needed because a handler may install another one before it raises.
+Second, one of the arguments of its function is a frame, that of the function's caller.  Only Python itself passes that,
+and only to handlers: handler(number, frame).  The second case is needed because a handler may install another one
+before it raises.
 """
 
 import signal

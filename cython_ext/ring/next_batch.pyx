@@ -50,7 +50,7 @@ cdef class Steps:
            Setting it calls no function of Python, so no handler can run between that and the return.  If that line was
            not reached, the main thread's following next() returns the kept batch, and only then counts it.  But another
            thread may call next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`,
-           for the main thread, and takes the batch that follows for itself.  It counts the kept batch at once,
+           for the main thread.  For itself, it takes the next batch.  It counts the kept batch at once,
            although the main thread gets that batch later.  A state_dict() has only the number of batches, so a batch
            can be counted only if all batches before it are.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in

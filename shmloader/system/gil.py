@@ -18,8 +18,8 @@ other, and its slot is free from then on.  These modules rely on the GIL there; 
                     plain sums: a count is lost, so a report or a saved state is wrong by one.
     jpeg            one Decoder in two threads: one reads a file that the other has closed.
 
-Safe without it: the words that processes share (ring, sequences, worker, lane, onlooker), because only the verbs of
-atomics.h touch them; and gather, which only copies.  In a worker, one thread uses the ring.  But with
+Two things are safe without it.  Only the verbs of atomics.h touch the words that processes share (ring, sequences,
+worker, lane, onlooker).  And the module `gather` only copies.  In a worker, one thread uses the ring.  But with
 `worker_threads`, several threads run `__getitem__`, which may call jpeg.
 
 So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,

@@ -36,12 +36,12 @@ NOTE [ Shutdown ]
        - The iterator belongs to a crew, and a thread holds the crew's lock.  The holder may be waiting for the
          collector's thread: in Thread.start(), for example, until that thread runs.  If the collector's thread waited
          for the lock, neither of the two would continue.
-    9. Two threads may end an iterator, so the steps have a lock.  There is another lock, `changing`: a thread holds it
-       while it starts workers, or has a crew's workers join the ring of a loader.  Each thread must take `changing`
-       before the lock of the steps.  So the end of an iterator begins with part(), in which a crew's workers leave the
-       ring, and which takes `changing`.  No step after it waits for `changing`.  With the other order, two threads
-       could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator and waits for
-       the lock of the steps, and thread B holds that lock and waits for `changing`.
+    9. Two threads may end an iterator, so the steps have a lock.  There is another lock, `changing`.  A thread holds it
+       while it starts workers, and while it makes a crew's workers join the ring of a loader.  Each thread must take
+       `changing` before the lock of the steps.  So the end of an iterator begins with part(), in which a crew's workers
+       leave the ring, and which takes `changing`.  No step after it waits for `changing`.  With the other order, two
+       threads could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator and
+       waits for the lock of the steps, and thread B holds that lock and waits for `changing`.
     10. While an iterator is in its __del__(), another thread that closes the loader or the crew may still find it by a
         weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may empty the iterator's
         __dict__ at any moment, and then no attribute is left.  The thread that runs the __del__() ends the iterator.
