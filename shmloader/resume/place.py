@@ -35,6 +35,7 @@ from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
 from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.ranks import rank_of_state, rank_that_draws
+from shmloader.resume.refusals import why_not
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
 from shmloader.system.callers import caller
@@ -123,15 +124,15 @@ class Place:
     def load(self, given: Any) -> None:
         """Have the next iter() resume from this state.
 
-        Another number of ranks: why_not() in seek.py says whether it can be.  Another batch size: rest() there takes
-        the order sample by sample; why_not() raises if batches came early (in_order=False).  Another number of workers
-        matters only for streams: in mid-epoch fitted() in iterables.py raises, and between epochs it drops their states
-        with a warning, if they differ.
+        Another number of ranks: why_not() in refusals.py says whether it can be.  Another batch size: rest() in seek.py
+        takes the order sample by sample; why_not() raises if batches came early (in_order=False).  Another number of
+        workers matters only for streams: in mid-epoch fitted() in iterables.py raises, and between epochs it drops
+        their states with a warning, if they differ.
         """
         loader, sampler = self.loader, self._sampler
         state = state_of(without_tuples(given))
         ranks = seek.ranks_of(loader)[1]
-        if why := seek.why_not(sampler, state, ranks):
+        if why := why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
         if state.rank not in (None, here := rank_that_draws(loader)):
             raise ValueError(

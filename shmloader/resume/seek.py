@@ -1,6 +1,6 @@
 """Continues the order of an epoch's samples from a place in it, without loading a sample.
-It decides which samplers can do that, also with another number of ranks or another batch size, and infers the batch
-size of a state that lacks it.
+It decides how each sampler does that, also with another number of ranks or another batch size; refusals.py decides with
+which samplers a state can be loaded.
 
 torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
@@ -29,7 +29,7 @@ from torch.utils.data import (
 
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, pack, seed_drawn_from, unpack
-from shmloader.resume.order import Order, order_in, why_not_order
+from shmloader.resume.order import Order
 from shmloader.resume.state import State
 
 _SHARED = torch.utils.data.DistributedSampler
@@ -38,7 +38,7 @@ _DRAWS = (RandomSampler, *_STRAIGHT)
 _SOURCES = {RandomSampler: "data_source", SubsetRandomSampler: "indices", WeightedRandomSampler: "weights"}
 _ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is the sampler of streams
 _DEEPEST = 8  # samplers inside each other; a mock contains itself
-_KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
+KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
 def sampler_of(loader: Any) -> Any:
@@ -73,7 +73,7 @@ def is_a(sampler: Any, *kinds: type) -> bool:
 
 def is_known(sampler: Any) -> bool:
     """Whether it is torch's or ours: its draws change none of its attributes and ask a dataset only for its length."""
-    return is_a(sampler, *_KNOWN, BatchSampler)
+    return is_a(sampler, *KNOWN, BatchSampler)
 
 
 def inner(sampler: Any) -> Any:
@@ -84,7 +84,7 @@ def inner(sampler: Any) -> Any:
 def name_of(sampler: Any) -> str:
     """The name of the sampler that orders the samples."""
     last = inner(sampler)
-    for kind in _KNOWN:
+    for kind in KNOWN:
         if is_a(last, kind):
             return kind.__name__
     return type(last).__name__
@@ -171,7 +171,7 @@ def draws_a_seed(sampler: Any) -> bool:
 def draws_from_global(sampler: Any) -> bool:
     """Whether its samples are drawn, or may be drawn, from the global generator."""
     last = inner(sampler)
-    if is_a(last, *_KNOWN):
+    if is_a(last, *KNOWN):
         return is_a(last, *_STRAIGHT) and last.generator is None
     return type(last).__name__ not in _ORDERED and keeps_state(sampler) is None
 
@@ -214,7 +214,7 @@ def draws_for_itself(sampler: Any) -> bool:
 
 def is_guessed(sampler: Any) -> bool:
     """Whether its order is not known to be repeatable."""
-    return draws_from_global(sampler) and not is_a(inner(sampler), *_KNOWN)
+    return draws_from_global(sampler) and not is_a(inner(sampler), *KNOWN)
 
 
 def generator_of(sampler: Any) -> torch.Generator | None:
@@ -223,94 +223,11 @@ def generator_of(sampler: Any) -> torch.Generator | None:
     return next((each for each in found if isinstance(each, torch.Generator)), None)
 
 
-def why_not(sampler: Any, state: State, ranks: int) -> str | None:
-    """Why this sampler cannot resume from a state; None if it can."""
-    if state.begun:
-        is_under_way = bool(state.batches or state.beyond)  # if not, another order loses no sample
-        batches, samples = _what_stays(sampler) if is_under_way else (False, False)
-        if why := why_not_order(order_in(str(state.sampler)), order_of(sampler), batches, samples):
-            return why
-    if state.begun and state.beyond and (why := _why_not_batches(sampler, state)):
-        return why
-    if not state.begun or state.ranks == ranks:
-        return None
-    elastic = is_a(inner(sampler), DistributedSampler)
-    if elastic and not state.beyond:
-        return None
-    if elastic:
-        remedy = "With in_order=False, use as many ranks until the epoch is over."
-    elif (own := next((part for part in within(sampler) if isinstance(part, DistributedSampler)), None)) is None:
-        remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
-    elif not is_a(own, DistributedSampler):
-        remedy = (
-            f"{type(own).__name__} has its own __iter__(), so the loader cannot divide the rest of its order. Use as "
-            "many ranks until the epoch is over, or use shmloader.DistributedSampler itself."
-        )
-    else:
-        remedy = (
-            f"The rest of an epoch can be divided among any number of ranks if a BatchSampler wraps the "
-            f"shmloader.DistributedSampler, and not a {type(sampler).__name__}."
-        )
-    return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
-
-
-def _what_stays(sampler: Any) -> tuple[bool, bool]:
-    """Whether the batch samplers, and the sampler that they batch, are now as they will be when the epoch begins.
-
-    The user's set_epoch() and iter() come after the load.  In these, a subclass, or a sampler of the user's own, may
-    change its attributes or make the sampler inside it.  So what such a class decides is not compared.  torch's own
-    classes and ours change nothing there.
-    """
-    *batches, samples = (type(part) in (*_KNOWN, BatchSampler) for part in chain(sampler))
-    return all(batches), all(batches) and samples
-
-
-def _why_not_batches(sampler: Any, state: State) -> str | None:
-    """Why the numbers of the batches that came early would mean other samples with this sampler; None: they do not."""
-    new = batch_size_of(sampler)
-    old = next((each[2] for each in state.beyond if len(each) == 3), None)
-    if old is None:  # saved by an older version
-        old = _inferred_batch_size(state) if new else new
-        if old is None:
-            return (
-                "batches came early (in_order=False), and an older version of shmloader saved it, which did not record "
-                "their batch size. Load a state in which none came early (its `beyond` is empty), or begin the epoch "
-                "again."
-            )
-    if old == new:
-        return None
-    now = f"now a batch has {new}" if new else "now the sampler makes its own batches"
-    if not old:
-        return (
-            f"batches came early (in_order=False) from a sampler that makes its own, and {now}. Use the batches of the "
-            "run that saved it until the epoch is over."
-        )
-    return (
-        f"batches of {old} samples came early (in_order=False), and {now}. Use batch_size={old} until the epoch is "
-        "over."
-    )
-
-
-def _inferred_batch_size(state: State) -> int | None:
-    """The batch size of the batches that came early, if two of the state's numbers agree on it; None: they do not.
-
-    One number is not enough.  A batch that came early may be the epoch's last one, which is short.  The batches before
-    the first missing one may be of another size, from before the epoch was resumed.
-    """
-    sizes = [each[1] for each in sorted(state.beyond)]
-    full = sizes[0]
-    if len(sizes) == 1:
-        agree = state.batches > 0 and state.samples == full * state.batches * state.ranks
-    else:
-        agree = sizes[-1] <= full and set(sizes[:-1]) == {full}
-    return full if agree else None
-
-
 def batch_size_of(sampler: Any) -> int:
     """The samples of each batch (of a batch sampler of batches: the lists), 1 if there are no batches; 0: not known."""
     parts = chain(sampler)
     if len(parts) == 1:
-        return int(is_a(sampler, *_KNOWN))
+        return int(is_a(sampler, *KNOWN))
     return int(parts[0].batch_size)
 
 
@@ -329,7 +246,7 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
         left = iter(()) if state.used_up else iter(sampler)
     elif len(parts) > 2 and is_a(last, DistributedSampler):
         left = _divided(parts, state)
-    elif not is_a(last, *_KNOWN) or len(parts) > 2:
+    elif not is_a(last, *KNOWN) or len(parts) > 2:
         left = _drawn_again(sampler, state, loader_generator)
     elif len(parts) == 2:
         left = _batched(sampler, _left_of(last, state))
