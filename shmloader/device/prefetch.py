@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import itertools
 import os
 import sys
 import threading
@@ -213,7 +212,7 @@ class Prefetcher:
         while not hand.held:
             if not hand.came:
                 try:
-                    hand.came.extend(itertools.islice(self._source, 1))
+                    hand.came.extend(map(next, (self._source,)))
                 except Exception:  # it counts as a batch, because it comes in place of one
                     self._hand_on(copied(self._counted, self._states))
                     raise

@@ -243,7 +243,7 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
     if (keeper := keeps_state(sampler)) is not None:
         if state.sampler_state is not None:  # otherwise it has its state already: NOTE [ Drawn from ]
             keeper.load_state_dict(state.sampler_state)
-        left = iter(()) if state.used_up else iter(sampler)
+        left = iter(()) if state.used_up else _in_batches(parts[: parts.index(keeper)], iter(keeper))
     elif len(parts) > 2 and is_a(last, DistributedSampler):
         left = _divided(parts, state)
     elif not is_a(last, *KNOWN) or len(parts) > 2:
@@ -255,7 +255,7 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
     if not state.beyond:
         return left
     beyond = frozenset(each[0] for each in state.beyond)
-    return (index for number, index in enumerate(left, state.batches) if number not in beyond)
+    return (index for number, index in enumerate(_by_next(left), state.batches) if number not in beyond)
 
 
 def _divided(parts: list[Any], state: State) -> Iterator[Any]:
@@ -264,10 +264,7 @@ def _divided(parts: list[Any], state: State) -> Iterator[Any]:
     The outermost one gets lists, and the state counts these.  Only the last lists of an epoch are not full.
     """
     size = math.prod(part.batch_size for part in parts[1:-1])
-    left: Iterator[Any] = parts[-1].after(state.samples * size)
-    for part in reversed(parts[:-1]):
-        left = _batched(part, left)
-    return left
+    return _in_batches(parts[:-1], parts[-1].after(state.samples * size))
 
 
 def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator | None) -> Iterator[Any]:
@@ -293,7 +290,7 @@ def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator |
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them
-        return Left(list(itertools.islice(left, 1)), left)
+        return Left(list(map(next, (left,))), left)
 
 
 def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generator | None) -> None:
@@ -316,13 +313,20 @@ class Left:
 
     def __init__(self, drawn: list[Any], source: Iterator[Any]) -> None:
         self.source = source
-        self._all = itertools.chain(drawn, source)
+        self._all = itertools.chain(drawn, _by_next(source))
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         return next(self._all)
+
+
+def _in_batches(batch_samplers: list[Any], indices: Iterator[Any]) -> Iterator[Any]:
+    """What batch samplers inside each other, of which the last one batches these samples, make of them."""
+    for part in reversed(batch_samplers):
+        indices = _batched(part, indices)
+    return indices
 
 
 def _batched(sampler: Any, indices: Iterator[Any]) -> Iterator[Any]:
@@ -339,7 +343,7 @@ class _Once:
         self._indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        return self._indices
+        return _by_next(self._indices)  # because torch's BatchSampler calls iter() of what it gets, for each batch
 
 
 def _left_of(last: Any, state: State) -> Iterator[Any]:
@@ -376,5 +380,10 @@ def _restarted(sampler: Any, state: State) -> Iterator[Any]:
 
 
 def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
-    collections.deque(itertools.islice(indices, count), maxlen=0)
+    collections.deque(itertools.islice(_by_next(indices), count), maxlen=0)
     return indices
+
+
+def _by_next(indices: Iterator[Any]) -> Iterator[Any]:
+    """The same, without a call of iter(), which starts some samplers again that are their own iterators."""
+    return map(next, itertools.repeat(indices))

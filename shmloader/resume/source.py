@@ -226,9 +226,10 @@ class _Observed:
             if not held:  # otherwise a handler has raised after the draw
                 if self._watch is not None:
                     self._watch.before_draw()
-                held.extend(itertools.islice(self._indices, 1))
-            if self._notes is not None:
-                self._notes.note(number, held, self._indices)
+                # All in C.  It calls no iter(), which starts a sampler again that is its own iterator.
+                held.extend(map(next, (self._indices,)))
+            if self._notes is not None and self._notes.note(number, held, self._indices):
+                self._indices = iter(())  # not asked again, because a sampler may start over at its end
         finally:
             if self._watch is not None:
                 self._watch.after_draw()
@@ -268,27 +269,33 @@ class Notes:
         """Return the sampler to its state before the first index."""
         self._keeper.load_state_dict(pickle.loads(self._states[0][0]))
 
-    def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> None:
+    def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> bool:
         """Record the sampler's state.
 
         Args:
             number: The number of the index that was drawn, from 1.
             drawn: That index; empty if the sampler has no more.  The one after it may be drawn as well.
             indices: The iterator that gives it.
+
+        Returns:
+            Whether the sampler has ended.
         """
         if not drawn:
             if number > 1:  # an empty sampler keeps the state of its beginning
                 self._states[number - 1] = self._sampler_state(), True
-            return
+            return True
+        ended = False
         if len(drawn) == 1:
             self._states[number] = self._sampler_state(), seek.is_last(self._sampler, drawn[0])
             if number == self._length:
-                drawn.extend(itertools.islice(indices, 1))
-                if len(drawn) == 1:
+                drawn.extend(map(next, (indices,)))
+                ended = len(drawn) == 1
+                if ended:
                     self._states[number] = self._sampler_state(), True
         if self.epoch is not None:
             for old in [count for count in self._states if count < self.epoch.delivered.batches]:
                 del self._states[old]
+        return ended
 
 
 def _length_of(sampler: Any) -> int | None:

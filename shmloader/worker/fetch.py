@@ -171,7 +171,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
         return samples
     if left.errors:
         return _passed_over(samples, left)
-    collections.deque(itertools.islice(samples, left.samples), maxlen=0)
+    collections.deque(itertools.islice(_by_next(samples), left.samples), maxlen=0)
     return samples
 
 
@@ -189,10 +189,15 @@ def _passed_over(samples: Any, left: Left) -> Any:
             errors[given] -= 1
             continue
         if given == left.samples:  # an error that came here before did not come again
-            return itertools.chain([sample], samples)
+            return itertools.chain([sample], _by_next(samples))
         del errors[given]
         given += 1
     return samples
+
+
+def _by_next(samples: Any) -> Any:
+    """The same, without a call of iter(), which starts some streams again that are their own iterators."""
+    return map(next, itertools.repeat(samples))
 
 
 class Stream:
