@@ -166,7 +166,7 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         base_seed=base_seed,
         served=served,
         sampler=str(seek.order_of(sampler)),
-        sampler_epoch=epochs.sampler_epoch(sampler),
+        sampler_epoch=place.sampler_epoch(),
         dataset_epoch=epochs.dataset_epoch(loader.dataset),
         rank=rank_of_state(loader),
         workers=iterables.workers_of(loader),

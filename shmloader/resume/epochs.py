@@ -12,6 +12,7 @@ import functools
 import operator
 import types
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -120,8 +121,17 @@ def sampler_epoch(sampler: Any) -> int | None:
 
 def set_epoch_of_samplers(loader: Any, number: int) -> None:
     """Call set_epoch() of the sampler, the batch sampler, and the samplers inside them."""
+    _set_epoch_of((*within(loader.sampler), *within(loader.batch_sampler)), number)
+
+
+def set_epoch_of_sampler(sampler: Any, number: int) -> None:
+    """Call set_epoch() of a sampler and the samplers inside it."""
+    _set_epoch_of(within(sampler), number)
+
+
+def _set_epoch_of(samplers: Sequence[Any], number: int) -> None:
     called: list[Any] = []
-    for sampler in (*within(loader.sampler), *within(loader.batch_sampler)):
+    for sampler in samplers:
         method = getattr(sampler, "set_epoch", None)
         if callable(method) and not any(sampler is other for other in called):
             called.append(sampler)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from shmloader.resume import seek
+from shmloader.resume import epochs, seek
 from shmloader.resume.generators import pack, unpack
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State
@@ -15,7 +15,10 @@ from shmloader.resume.state import State
 def restore(loader: Any, state: State) -> None:
     """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
     if not state.begun and state.sampler_state is not None:
-        seek.keeps_state(sampler_of(loader)).load_state_dict(state.sampler_state)
+        sampler, number = sampler_of(loader), state.sampler_epoch
+        seek.keeps_state(sampler).load_state_dict(state.sampler_state)
+        if number is not None and epochs.sampler_epoch(sampler) != number:  # its state is of the epoch before
+            epochs.set_epoch_of_sampler(sampler, number)
     if loader.generator is not None and state.loader_generator is not None:
         loader.generator.set_state(unpack(state.loader_generator))
     other = _other_generator(sampler_of(loader), loader.generator)

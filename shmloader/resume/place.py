@@ -38,6 +38,7 @@ from shmloader.resume.ranks import rank_of_state, rank_that_draws
 from shmloader.resume.refusals import why_not
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
+from shmloader.resume.used_up import Another
 from shmloader.system.callers import caller
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Place:
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._next: weakref.ref[Epoch] | None = None
         self.begins_next = False
+        self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
+        self._is_at_end = False  # whether the sampler may be in the state of its end, without an iter() since the load
         self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
 
     # -------------------------------------------------------------------------------------------- the state
@@ -165,13 +168,32 @@ class Place:
         if state is None:
             return None
         now = epochs.sampler_epoch(self._sampler)
-        if state.begun and now != state.sampler_epoch:
+        if warns and not state.begun:  # the user's set_epoch(), in place of which restore() may load an older number
+            self.loaded = changed(state, sampler_epoch=now)
+        elif state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
-        elif warns and (state.batches or state.beyond):
+        elif warns and state.begun and (state.batches or state.beyond):
             was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
             if why := why_doubtful(was, seek.order_of(self._sampler)):
                 warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
+
+    def sampler_epoch(self) -> int | None:
+        """The number that set_epoch() gave the sampler for the epoch that is about to begin."""
+        state = self.loaded
+        if state is not None and not state.begun and state.sampler_state is not None:
+            return state.sampler_epoch  # the sampler's state may hold an older one: NOTE [ Used up ]
+        return epochs.sampler_epoch(self._sampler)
+
+    def another(self) -> Another | None:
+        """What makes a second iterator of the sampler in the next epoch, if a state was loaded into the sampler."""
+        state, epoch = self.loaded, self._epoch_set
+        if state is None:
+            may_be_at_end = self._is_at_end
+        else:
+            may_be_at_end = state.sampler_state is not None and not (state.used_up or state.batches or state.beyond)
+            epoch = state.sampler_epoch
+        return Another(self._sampler, epoch) if may_be_at_end else None
 
     def _drop(self, why: str) -> None:
         """Start the next epoch at its beginning, although the loaded state is in the middle of one."""
@@ -196,6 +218,8 @@ class Place:
             _step(before.get("sampler_epoch"), epoch.fixed["sampler_epoch"]),
             _step(before.get("dataset_epoch"), epoch.fixed["dataset_epoch"]),
         )
+        self._is_at_end = self.loaded is not None and self.loaded.used_up
+        self._epoch_set = None
         self.current, self.loaded, self.next = epoch, None, None
         self.next_number = epoch.number + 1
 
@@ -272,6 +296,7 @@ class Place:
             self.next = None
             if epoch.source is not None:
                 epoch.source.put_state_back()
+                self._is_at_end = True
 
     def outlive_workers(self) -> None:
         """Have the next epoch use the base seed of these workers, as if they persisted, although they will end now."""
@@ -300,7 +325,7 @@ class Place:
                 self._drop(f"set_epoch({number}) was called")
             else:
                 self.loaded = changed(state, epoch=number)
-        self.next_number = number
+        self.next_number = self._epoch_set = number
         epochs.set_epoch_of_samplers(self.loader, number)
         epochs.set_epoch(self.loader.dataset, number)
         if self.loaded is None:

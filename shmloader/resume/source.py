@@ -33,6 +33,7 @@ from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.drawn_from import Watch
 from shmloader.resume.generators import pack, seed_drawn_from
 from shmloader.resume.state import State
+from shmloader.resume.used_up import Another, length_of
 from shmloader.system.signals import held
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Source(Indices):
         indices: The sampler's iterator, if it was made already.
         before: The generators' states before that, if making it has drawn from them; None: they are as they are now.
         watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
+        another: Makes another iterator if the first one gives nothing; None: then the epoch is empty.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Source(Indices):
         indices: Iterator[Any] | None = None,
         before: Generators | None = None,
         watch: Watch | None = None,
+        another: Another | None = None,
     ) -> None:
         before = Generators(sampler, loader_generator) if before is None else before
         self._sampler = sampler
@@ -83,12 +86,14 @@ class Source(Indices):
         given = self._begin() if indices is None else indices
         self._from = given
         self._watch = watch
+        self._another = another
         self._notes: Notes | None = None
         if (keeper := seek.keeps_state(sampler)) is not None:
             used_up = start is not None and start.used_up
             # with workers, the sampler is asked for more before its last batch is handed out
-            length = None if indices is None else _length_of(sampler)
-            self._notes = Notes(sampler, keeper, used_up, length)
+            length = None if indices is None else length_of(sampler)
+            loaded = None if start is None else start.sampler_state
+            self._notes = Notes(sampler, keeper, used_up, length, loaded)
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
@@ -101,7 +106,7 @@ class Source(Indices):
             self._watch.after_draw()  # because a sampler's iter() may draw as well
         if self._watch is None and self._notes is None:
             return indices
-        return _Observed(indices, self._watch, self._notes)
+        return _Observed(indices, self._watch, self._notes, self._another)
 
     def replay(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, when a handler has raised in the next draw.
@@ -109,7 +114,8 @@ class Source(Indices):
         Raises:
             RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
         """
-        source = self._from.source if isinstance(self._from, seek.Left) else self._from
+        given = self._from if self._another is None or self._another.iterator is None else self._another.iterator
+        source = given.source if isinstance(given, seek.Left) else given
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
         kinds = [type(each) for each in seek.chain(self._sampler)]
@@ -208,12 +214,16 @@ class _Observed:
     Args:
         indices: The sampler's iterator.
         watch, notes: The watchers; None: there is none.
+        another: Makes another iterator if this one gives nothing: NOTE [ Used up ].  None: there is no other one.
     """
 
-    def __init__(self, indices: Iterator[Any], watch: Watch | None, notes: Notes | None) -> None:
+    def __init__(
+        self, indices: Iterator[Any], watch: Watch | None, notes: Notes | None, another: Another | None
+    ) -> None:
         self._indices = indices
         self._watch = watch
         self._notes = notes
+        self._another = another
         self._given = 0
         self._held: collections.deque[Any] = collections.deque()  # drawn and not given yet
 
@@ -228,6 +238,10 @@ class _Observed:
                     self._watch.before_draw()
                 # All in C.  It calls no iter(), which starts a sampler again that is its own iterator.
                 held.extend(map(next, (self._indices,)))
+                if not held and number == 1 and self._another is not None:
+                    self._indices = self._another.made()
+                    held.extend(map(next, (self._indices,)))
+                    self._another.warn_if_empty(held)
             if self._notes is not None and self._notes.note(number, held, self._indices):
                 self._indices = iter(())  # not asked again, because a sampler may start over at its end
         finally:
@@ -248,14 +262,15 @@ class Notes:
         keeper: The sampler in the chain that has the state_dict().
         used_up: Whether a loaded state has nothing left.
         length: How many it gives.  After the last one, the sampler is asked for one more; None: it is not asked.
+        loaded: The state that was loaded into it.  Before its first index, it may return another one.  None: no state.
     """
 
-    def __init__(self, sampler: Any, keeper: Any, used_up: bool, length: int | None = None) -> None:
+    def __init__(self, sampler: Any, keeper: Any, used_up: bool, length: int | None, loaded: Any) -> None:
         self._sampler = sampler
         self._keeper = keeper
         self._length = length
         self.epoch: Epoch | None = None
-        self._states = {0: (self._sampler_state(), used_up)}
+        self._states = {0: (self._sampler_state() if loaded is None else pickle.dumps(loaded), used_up)}
 
     def _sampler_state(self) -> bytes:
         return pickle.dumps(self._keeper.state_dict())  # pickled now, because the sampler may change this dict later
@@ -296,14 +311,6 @@ class Notes:
             for old in [count for count in self._states if count < self.epoch.delivered.batches]:
                 del self._states[old]
         return ended
-
-
-def _length_of(sampler: Any) -> int | None:
-    """The number of indices or batches that a sampler declares; None if it declares none."""
-    try:
-        return len(sampler)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 class Generators:

@@ -93,7 +93,11 @@ class Conductor(ConductorSide):
                 self.base_seed, self._served = start.base_seed, start.served
         start = start if start is not None and start.begun else None
         source = Source(
-            self._sampler, loader.generator, start, watch=watch_of(self._sampler) if place.begins_next else None
+            self._sampler,
+            loader.generator,
+            start,
+            watch=watch_of(self._sampler) if place.begins_next else None,
+            another=place.another(),
         )
         listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
         numbered = not self._in_order and not self._streams

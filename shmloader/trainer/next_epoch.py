@@ -49,7 +49,7 @@ def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source,
     if watch is None:
         warn_not_prefetched(index_sampler)
         return None
-    return Source(sampler, place.loader.generator, watch=watch), of_sampler, of_dataset
+    return Source(sampler, place.loader.generator, watch=watch, another=place.another()), of_sampler, of_dataset
 
 
 def with_epoch(sampler: Any, epoch: int | None) -> Any:

@@ -171,6 +171,7 @@ class _Indices:
         self._drawing = OwnLock()
         self._event_loop = event_loop
         self._before = before
+        self._another = place_of(loader).another()
         if before is not None or (start is not None and start.batches):
             self._begin()
 
@@ -180,9 +181,9 @@ class _Indices:
         If the sampler draws in its iter(), or batches are skipped, it is at iter().
         """
         if self._start is None:
-            source = Source(self._sampler, self._of_loader, None, self._indices, self._before)
+            source = Source(self._sampler, self._of_loader, None, self._indices, self._before, another=self._another)
         else:
-            source = Source(self._sampler, self._of_loader, self._start)
+            source = Source(self._sampler, self._of_loader, self._start, another=self._another)
         source.belongs_to(self._epoch)
         self._epoch.source = source
 

@@ -26,7 +26,7 @@ class Restarting(Sampler[Any]):
     """Its own iterator."""
 
     def __init__(self, given: list[Any]) -> None:
-        self.given, self.at, self.starts = given, 0, 0
+        self.given, self.at, self.starts = given, len(given), 0
 
     def __len__(self) -> int:
         return len(self.given)
@@ -105,11 +105,11 @@ KINDS = [Restarting, Stateful, Strict, Wrapping]
 
 
 def cases() -> list[Any]:
-    """Each with each; those are short that differ in one thing from the first."""
+    """Each with each; those are short that have no workers, or differ in one thing from a sampler with a state."""
     found = []
     for options, how, kind in itertools.product(OPTIONS, AS, KINDS):
         differ = (options not in (OPTIONS[0], OPTIONS[2])) + (how != "sampler") + (kind is not Stateful)
-        marks = [pytest.mark.long] if differ > 1 or options == OPTIONS[-1] else []
+        marks = [pytest.mark.long] if options and (differ > 1 or options == OPTIONS[-1]) else []
         found.append(pytest.param(options, how, kind, id=f"{label(options)}-{how}-{kind.__name__}", marks=marks))
     return found
 
@@ -147,7 +147,7 @@ def test_the_rest_of_an_epoch(options: dict[str, Any], how: str, kind: Any) -> N
         return shmloader.DataLoader(Augmented(10), **AS[how](kind), **options)
 
     expected = numbers(iterate(DataLoader(Augmented(10), **AS[how](kind))))
-    for after in (0, 2) if options else range(len(expected)):
+    for after in (0, 2, len(expected)) if options else range(len(expected) + 1):
         with made() as first:
             batches = iter(first)
             got = [next(batches) for _ in range(after)]
