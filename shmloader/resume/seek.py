@@ -103,11 +103,22 @@ def order_of(sampler: Any) -> Order:
     if drawing is None:
         return Order(name, inside)
     kind = name if drawing is last else f"{name} of {name_of(drawing)}"
+    settings = _settings_of(drawing) if drawing is last else ()
     if not getattr(drawing, "shuffle", True):
-        return Order(f"{kind} without shuffle", inside)
+        return Order(f"{kind} without shuffle", inside, settings=settings)
     if getattr(drawing, "replacement", False):
         kind += " with replacement"
-    return Order(kind, inside, _drawn_from(drawing))
+    return Order(kind, inside, _drawn_from(drawing), settings=settings)
+
+
+def _settings_of(sampler: Any) -> tuple[str, ...]:
+    """The arguments of a DistributedSampler, beside `shuffle`, that decide its order: of any other sampler none."""
+    if not is_a(sampler, DistributedSampler, _SHARED):
+        return ()
+    seed, drop_last = sampler.seed, f"drop_last={bool(sampler.drop_last)}"
+    if not sampler.shuffle:
+        return (drop_last,)
+    return (f"seed={int(seed)}", drop_last) if isinstance(seed, int) else ()
 
 
 def _drawn_from(sampler: Any) -> int | None:

@@ -51,7 +51,7 @@ class Another:
         given = "no length" if length is None else f"length {length}"
         warnings.warn(
             f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. So "
-            "this epoch is empty. After load_state_dict() with the state of its end, its iter() must begin an epoch again.",
+            "this epoch is empty. Let its iter() begin an epoch again after load_state_dict() with the state of its end.",
             RuntimeWarning,
             stacklevel=caller()[1],
         )

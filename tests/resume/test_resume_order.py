@@ -120,7 +120,8 @@ def rest_of(made: Any, state: dict[str, Any]) -> list[int]:
 @pytest.mark.parametrize("sampler", DRAWN)
 def test_another_length_is_another_order(sampler: str, now: int) -> None:
     state = after(loader(DRAWN[sampler](LENGTH)), 2)[1]
-    assert state["sampler"] == f"{sampler.split(',')[0]} of 47 samples"
+    settings = " with seed=0, drop_last=False" if "Distributed" in sampler else ""
+    assert state["sampler"] == f"{sampler.split(',')[0]}{settings} of 47 samples"
     says = f"the loaded state's order was drawn from 47 samples, and now there are {now}.*Use the dataset.*begin the"
     with pytest.warns(RuntimeWarning, match=says):
         rest_of(loader(DRAWN[sampler](now)), state)
@@ -131,7 +132,8 @@ def test_another_length_is_another_order(sampler: str, now: int) -> None:
 @pytest.mark.parametrize("sampler", IN_ORDER)
 def test_an_order_that_is_not_drawn_continues_with_another_length(sampler: str, now: int) -> None:
     got, state = after(loader(IN_ORDER[sampler](LENGTH)), 2)
-    assert state["sampler"] == {"SequentialSampler": "SequentialSampler alone"}.get(sampler, sampler.split(",")[0])
+    without_shuffle = f"{sampler.split(',')[0]} with drop_last=False"
+    assert state["sampler"] == {"SequentialSampler": "SequentialSampler alone"}.get(sampler, without_shuffle)
     assert got + rest_of(loader(IN_ORDER[sampler](now)), state) == list(IN_ORDER[sampler](now))
 
 
@@ -284,6 +286,91 @@ def test_shuffle_of_a_distributed_sampler_makes_another_order() -> None:
             loader(now(LENGTH)).load_state_dict(state)
 
 
+SHARED = [shmloader.DistributedSampler, torch.utils.data.DistributedSampler]
+
+
+@pytest.mark.parametrize("kind", SHARED, ids=["ours", "torch's"])
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ({}, {"seed": 5}, "had seed=0, and this loader's has seed=5.*Give it seed=0 until the epoch is over"),
+        ({"seed": -2}, {"seed": 5}, "had seed=-2, and this loader's has seed=5"),
+        ({}, {"drop_last": True}, "had drop_last=False, and this loader's has drop_last=True"),
+        (
+            {"seed": 5, "drop_last": True},
+            {},
+            "had seed=5 and drop_last=True, and this loader's has seed=0 and drop_last=False",
+        ),
+        ({"shuffle": False}, {"shuffle": False, "drop_last": True}, "had drop_last=False, and this loader's has drop_"),
+    ],
+    ids=str,
+)
+def test_other_arguments_of_a_distributed_sampler_are_refused_in_mid_epoch(
+    kind: Any, was: dict[str, Any], now: dict[str, Any], says: str
+) -> None:
+    def made(options: dict[str, Any]) -> Any:
+        return loader(kind(range(LENGTH), 2, 0, **options))
+
+    got, state = after(made(was), 2)
+    with pytest.raises(ValueError, match=f"this state cannot be loaded: its DistributedSampler {says}"):
+        made(now).load_state_dict(state)
+    assert got + rest_of(made(was), state) == list(kind(range(LENGTH), 2, 0, **was))
+    whole = list(kind(range(LENGTH), 2, 0, **now))
+    first = made(was)
+    states = [through_json(first.state_dict())]  # none of these has a batch
+    batches = iter(first)
+    states.append(through_json(first.state_dict()))
+    list(batches)
+    states.append(through_json(first.state_dict()))
+    for each in states:
+        assert rest_of(made(now), each) == whole
+
+
+@pytest.mark.parametrize("kind", SHARED, ids=["ours", "torch's"])
+def test_a_seed_means_nothing_without_a_shuffle(kind: Any) -> None:
+    made = [loader(kind(range(LENGTH), 2, 0, shuffle=False, seed=seed)) for seed in (1, 2)]
+    got, state = after(made[0], 2)
+    assert got + rest_of(made[1], state) == list(range(0, 47, 2))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_other_ranks_with_the_same_arguments(ranks: int) -> None:
+    def made(count: int, rank: int, seed: int) -> Any:
+        return loader(shmloader.DistributedSampler(range(48), count, rank, seed=seed), 4)
+
+    parts = [after(made(2, rank, 9), 3) for rank in range(2)]
+    left = [index for rank in range(ranks) for index in rest_of(made(ranks, rank, 9), parts[0][1])]
+    assert sorted([*parts[0][0], *parts[1][0], *left]) == list(range(48))
+    with pytest.raises(ValueError, match="had seed=9, and this loader's has seed=8"):
+        made(ranks, 0, 8).load_state_dict(parts[0][1])
+
+
+@pytest.mark.parametrize("text", ["DistributedSampler of 47 samples", "DistributedSampler without shuffle"])
+def test_a_state_of_an_older_version_has_no_arguments(text: str) -> None:
+    sampler = shmloader.DistributedSampler(range(LENGTH), 2, 0, "without" not in text, seed=5, drop_last=True)
+    got, state = after(loader(sampler), 2)
+    assert got + rest_of(loader(sampler), {**state, "sampler": text}) == list(sampler)
+
+
+class Reseeded(shmloader.DistributedSampler):
+    """Has a seed of its own in each epoch, so a load compares none."""
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.seed = 100 * epoch
+
+
+def test_the_arguments_of_a_subclass_are_not_compared() -> None:
+    first = loader(Reseeded(range(LENGTH), 2, 0))
+    first.set_epoch(2)
+    whole = list(first.sampler)
+    got, state = after(first, 2)
+    again = loader(Reseeded(range(LENGTH), 2, 0))
+    again.load_state_dict(state)
+    again.set_epoch(2)
+    assert got + flattened(list(again)) == whole
+
+
 @pytest.mark.parametrize("sampler", [*DRAWN, *IN_ORDER])
 def test_a_state_of_an_older_version_has_the_name_alone(sampler: str) -> None:
     made = {**DRAWN, **IN_ORDER}[sampler]
@@ -419,6 +506,9 @@ def test_a_length_that_cannot_be_asked_is_not_recorded() -> None:
         Order("Shard of RandomSampler", number=0),
         Order("DistributedSampler without shuffle", ("BatchSampler(3, drop_last)", "BatchSampler(2)")),
         Order("Mine", ("BatchSampler(3)",)),
+        Order("DistributedSampler", number=60, settings=("seed=-3", "drop_last=False")),
+        Order("DistributedSampler", ("BatchSampler(3)",), settings=("seed=7", "drop_last=True")),
+        Order("DistributedSampler without shuffle", settings=("drop_last=True",)),
     ],
     ids=str,
 )
@@ -471,7 +561,7 @@ def test_other_ranks_divide_lists(ranks: int) -> None:
     parts = [after(made(2, rank), 2) for rank in range(2)]
     got = [index for part in parts for index in part[0]]
     state = parts[0][1]
-    assert state["sampler"] == "BatchSampler(3) of DistributedSampler of 48 samples"
+    assert state["sampler"] == "BatchSampler(3) of DistributedSampler with seed=0, drop_last=False of 48 samples"
     left = [index for rank in range(ranks) for index in rest_of(made(ranks, rank), state)]
     assert sorted(got + left) == list(range(48))
 
