@@ -83,6 +83,14 @@ def set_epoch(dataset: Any, epoch: int) -> None:
         note(hearer, epoch)
 
 
+def set_epoch_again(dataset: Any) -> None:
+    """Call set_epoch() of a dataset, or of the datasets inside it, with the last number of each, if it has one."""
+    for hearer in hearers(dataset):
+        number = _own_epoch(hearer)
+        if number is not None:
+            hearer.set_epoch(number)
+
+
 def number_of(epoch: Any) -> int:
     """The number of an epoch, as a state and a task can hold it.
 

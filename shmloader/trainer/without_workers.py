@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import dataset_epoch
+from shmloader.resume.epochs import set_epoch_again
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_known, keeps_state, ranks_of, sampler_of
 from shmloader.resume.source import Generators, Source
@@ -54,11 +54,11 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(place) or []), None)
+    if streams and place.current is not None and place.current.fresh is not None:
+        loader.dataset.load_state_dict(place.current.fresh)
+        set_epoch_again(loader.dataset)  # because the state may have another epoch
     carried, fresh = _state_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
-        before = place.current
-        if before is not None and before.fresh is not None and dataset_epoch(loader.dataset) is None:
-            loader.dataset.load_state_dict(before.fresh)
         fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
     event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
