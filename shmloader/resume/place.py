@@ -309,6 +309,7 @@ class Place:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
             self.loaded = changed(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
+        epochs.warn_of_unreached(self.loader, number)
 
 
 def _step(before: int | None, now: int | None) -> int:
