@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from shmloader.resume.source import Generators, Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.event_loop import EventLoop, loop_of
 from shmloader.trainer.fetcher import InPlace
 from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
@@ -161,6 +163,7 @@ class _Indices:
         event_loop: EventLoop | None,
         before: Generators | None,
     ) -> None:
+        self._loader = weakref.ref(loader)
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
         self._indices = indices
@@ -193,7 +196,11 @@ class _Indices:
         with self._drawing.here if self._event_loop is None else self._event_loop.turn:
             if self._epoch.source is None:
                 self._try_to_begin()
-            return self._epoch.index(self._count)
+            try:
+                return self._epoch.index(self._count)
+            except StopIteration:
+                warn_if_all_dropped(self._loader(), self._epoch)
+                raise
 
     def _count(self, index: Any) -> int:
         return _samples_of(index, self._batched)
@@ -299,7 +306,7 @@ class _Streaming(InPlace):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
-        self._fetcher = fetcher
+        self._fetcher, self._loader, self._epoch = fetcher, weakref.ref(loader), epoch
         self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
         dataset, samples = loader.dataset, fetcher.dataset_iter
@@ -318,6 +325,7 @@ class _Streaming(InPlace):
             batch = self._fetcher.fetch(index)
         except StopIteration:
             self._reading.ended = True
+            warn_if_all_dropped(self._loader(), self._epoch)
             raise
         except Exception:
             self._reading.delivered.add(self._size)
