@@ -62,6 +62,7 @@ class Place:
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._next: weakref.ref[Epoch] | None = None
         self.begins_next = False
+        self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
         self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
 
     # -------------------------------------------------------------------------------------------- the state
@@ -192,12 +193,18 @@ class Place:
             self.next = epoch
             return
         before = {} if self.current is None else self.current.fixed
+        self._without_batch = self.without_batch()
         self._steps = (
             _step(before.get("sampler_epoch"), epoch.fixed["sampler_epoch"]),
             _step(before.get("dataset_epoch"), epoch.fixed["dataset_epoch"]),
         )
         self.current, self.loaded, self.next = epoch, None, None
         self.next_number = epoch.number + 1
+
+    def without_batch(self) -> list[int]:
+        """The workers whose streams gave no batch in a whole epoch: the latest epoch in which there were any."""
+        found = [] if self.current is None else iterables.without_batch(self.current)
+        return found or self._without_batch
 
     # ------------------------------------------------------------------------------------ an epoch that began early
 
@@ -302,6 +309,7 @@ class Place:
                 self.loaded = changed(state, epoch=number)
         self.next_number = number
         epochs.set_epoch_of_samplers(self.loader, number)
+        epochs.warn_of_unreached(self.loader, number)
         epochs.set_epoch(self.loader.dataset, number)
         if self.loaded is None:
             return
@@ -309,7 +317,6 @@ class Place:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
             self.loaded = changed(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
-        epochs.warn_of_unreached(self.loader, number)
 
 
 def _step(before: int | None, now: int | None) -> int:
