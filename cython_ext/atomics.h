@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 9u
+#define RING_VERSION 10u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -103,6 +103,7 @@ typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t doing;
     _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
     _Atomic uint64_t published; /* sequences */
+    _Atomic uint64_t filled;    /* of these, those with a batch, or an error in its place; not a stream's end */
     _Atomic uint64_t fetched_ns, collated_ns;
     _Atomic uint64_t idle_ns;   /* between what it published and what it claimed next, of one epoch */
     _Atomic uint64_t behind_ns; /* of idle_ns, as far as it slept: while the trainer waited for another's batch */

@@ -32,7 +32,7 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct ring_worker:
         bell_t bell
         bell_t dismissed
-        word_t doing, pid, published, fetched_ns, collated_ns, idle_ns, behind_ns, cpu_ns, delayed_ns, probed_ns
+        word_t doing, pid, published, filled, fetched_ns, collated_ns, idle_ns, behind_ns, cpu_ns, delayed_ns, probed_ns
     ctypedef struct ring_header:
         uint64_t magic
         uint32_t version, workers, entries, payloads, in_order, batches

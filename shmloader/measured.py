@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shmloader import off_the_ring, read_elsewhere
 
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
+    from shmloader.resume.place import place_of
     from shmloader.statistics.account import Since, account_of, measured_loaders, traced
     from shmloader.statistics.evidence import Evidence, settings_of, shares_of
     from shmloader.statistics.figures import Now, stats_of
@@ -109,6 +110,7 @@ class Measured:
             max(1.0, usable),
             shares_of([taken for taken in log if taken.asked_at >= began_at]),
             memory_bytes=available_memory() / ranks_here(),
+            without_batch=place_of(self).without_batch(),
         )
         if ranks:
             evidence = with_ranks(evidence)

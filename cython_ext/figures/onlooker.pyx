@@ -64,7 +64,7 @@ class LaneNow(NamedTuple):
     pid: int                # 0: it has not started
     doing: str              # "starts", "waits" (for a task), "fetches" or "collates"
     since: int              # time.monotonic_ns()'s
-    published: int          # sequences
+    published: int          # sequences with a batch
     fetched_ns: int
     collated_ns: int
     idle_ns: int            # without a task, in an epoch
@@ -235,7 +235,7 @@ cdef class Onlooker:
             doing = ring_noted(&lane.doing)
             found.append(LaneNow(
                 k, ring_noted(&lane.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
-                ring_noted(&lane.published), ring_noted(&lane.fetched_ns), ring_noted(&lane.collated_ns),
+                ring_noted(&lane.filled), ring_noted(&lane.fetched_ns), ring_noted(&lane.collated_ns),
                 ring_noted(&lane.idle_ns), ring_noted(&lane.behind_ns), ring_noted(&lane.cpu_ns),
                 ring_noted(&lane.delayed_ns), ring_noted(&lane.probed_ns),
             ))

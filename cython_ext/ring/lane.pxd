@@ -22,7 +22,7 @@ cdef class Lane:
     cdef void sleeps(self) noexcept nogil                           # there is nothing to claim
     cdef void claimed(self, ring_entry *entry) noexcept
     cdef void fetched(self) noexcept                                # the samples of the claimed sequence are there
-    cdef void published(self) noexcept                              # it is about to be published
+    cdef void published(self, bint filled) noexcept                 # it is about to be published, with a batch or not
     cdef void put_aside(self) noexcept                              # another sequence will be claimed first
     cdef void taken_up(self, ring_entry *entry) noexcept            # a sequence that was put aside
     cdef void turned_away(self) noexcept                            # the worker turns to another ring

@@ -70,13 +70,14 @@ cdef class Lane:
         ring_note(&self.entry.fetched_at, self.fetched_at)
         ring_note_doing(self.worker, RING_COLLATES, self.fetched_at)
 
-    cdef void published(self) noexcept:
+    cdef void published(self, bint filled) noexcept:
         cdef uint64_t time = now()
         if self.entry == NULL:
             return
         ring_note(&self.entry.published_at, time)
         ring_note_doing(self.worker, RING_WAITS, time)
         ring_add(&self.worker.published, 1)
+        ring_add(&self.worker.filled, filled)
         ring_add(&self.worker.fetched_ns, (self.fetched_at or time) - self.claimed_at)
         ring_add(&self.worker.collated_ns, time - (self.fetched_at or time))
         self.worked += time - self.claimed_at

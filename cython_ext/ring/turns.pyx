@@ -270,7 +270,7 @@ cdef class Turns:
         to.have(self.workers)
         for k in range(self.workers):
             sum, own = &to.worker[k], &self.worker[k]
-            sum.published += ring_noted(&own.published)
+            sum.published += ring_noted(&own.filled)
             sum.fetched_ns += ring_noted(&own.fetched_ns)
             sum.collated_ns += ring_noted(&own.collated_ns)
             sum.idle_ns += ring_noted(&own.idle_ns)

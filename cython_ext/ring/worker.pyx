@@ -22,7 +22,9 @@ from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
 from shmloader.core.mapped_pages cimport MappedPages
-from shmloader.core.ring cimport LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
+from shmloader.core.ring cimport (
+    FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten,
+)
 from shmloader.core.upcoming cimport upcoming
 from ring.spin cimport spin_budget, spin_learn, spin_once
 
@@ -409,7 +411,7 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
         self.current, self.fill = -1, None
-        self.lane.published()
+        self.lane.published(outcome == FILLED or outcome == KEPT)
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(entry, self.cursor, self.me):
             ring_toll(&self.header.ready_bell)      # if the word was overwritten instead, the trainer finds that

@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler
 
 from shmloader.resume.seek import within
+from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import hearers
 
 MOST = (1 << 63) - 1  # a task has 64 bits for an epoch
@@ -84,6 +86,14 @@ def set_epoch(dataset: Any, epoch: int) -> None:
         note(hearer, epoch)
 
 
+def set_epoch_again(dataset: Any) -> None:
+    """Call set_epoch() of a dataset, or of the datasets inside it, with the last number of each, if it has one."""
+    for hearer in hearers(dataset):
+        number = _own_epoch(hearer)
+        if number is not None:
+            hearer.set_epoch(number)
+
+
 def number_of(epoch: Any) -> int:
     """The number of an epoch, as a state and a task can hold it.
 
@@ -136,3 +146,42 @@ def _set_epoch_of(samplers: Sequence[Any], number: int) -> None:
         if callable(method) and not any(sampler is other for other in called):
             called.append(sampler)
             method(number)
+
+
+_LOOKED_AT = 16  # samplers in a list
+_unreached: set[tuple[str, str]] = set()
+
+
+def warn_of_unreached(loader: Any, number: int) -> None:
+    """Warn once for each class of samplers whose set_epoch() the loader does not find.
+
+    That is a sampler in an attribute with another name than `sampler` and `batch_sampler`.  A sampler around it that
+    has a set_epoch() of its own may pass the number on.  One that has this epoch already misses nothing.
+    """
+    parts = [*within(loader.sampler), *within(loader.batch_sampler)]
+    if any(_has_set_epoch(part) for part in parts):
+        return
+    for part in parts:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            held = value[:_LOOKED_AT] if isinstance(value, (list, tuple)) else [value]
+            inside = (inner for each in held if isinstance(each, Sampler) for inner in within(each))
+            found = next(filter(_has_set_epoch, inside), None)
+            if found is not None and getattr(found, "epoch", None) != number:
+                _warn_of_unreached(type(part).__name__, name, type(found).__name__, number)
+
+
+def _has_set_epoch(sampler: Any) -> bool:
+    return callable(getattr(sampler, "set_epoch", None))
+
+
+def _warn_of_unreached(outer: str, name: str, inner: str, number: int) -> None:
+    if (outer, name) in _unreached:
+        return
+    _unreached.add((outer, name))
+    warnings.warn(
+        f"set_epoch({number}) does not reach the {inner} in {outer}.{name}. The loader looks only at attributes named "
+        "sampler and batch_sampler. So this one keeps its epoch, and may give the same order in every epoch. Give "
+        f"{outer} a set_epoch(epoch) that calls that of {name}, or name the attribute sampler.",
+        RuntimeWarning,
+        stacklevel=caller()[1],
+    )

@@ -46,6 +46,7 @@ from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
     from shmloader.core.progress import Progress  # off Linux there is none
+    from shmloader.resume.epoch import Epoch
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
 _warned: set[str] = set()
@@ -106,6 +107,20 @@ def states(
         )
     _warn_of_lost_places(loader, lost)
     return found, start.latest if delivered.latest < 0 else delivered.latest
+
+
+def without_batch(epoch: Epoch) -> list[int]:
+    """The workers whose streams have ended in an epoch without a batch.
+
+    A worker whose stream has not ended does not count, because the user may have left the epoch.
+    """
+    delivered, before = epoch.reading.delivered, epoch.start.streams or ()
+    had = {worker for worker, stream in enumerate(before) if stream["batches"] or stream["ended"]}
+    return [
+        worker
+        for worker, ended in enumerate(delivered.ended)
+        if ended and not delivered.of_workers[worker] and worker not in had
+    ]
 
 
 def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[str, Any]] | None:

@@ -65,6 +65,7 @@ class Place:
         self.begins_next = False
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
         self._is_at_end = False  # whether the sampler may be in the state of its end, without an iter() since the load
+        self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
         self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
 
     # -------------------------------------------------------------------------------------------- the state
@@ -214,6 +215,7 @@ class Place:
             self.next = epoch
             return
         before = {} if self.current is None else self.current.fixed
+        self._without_batch = self.without_batch()
         self._steps = (
             _step(before.get("sampler_epoch"), epoch.fixed["sampler_epoch"]),
             _step(before.get("dataset_epoch"), epoch.fixed["dataset_epoch"]),
@@ -222,6 +224,11 @@ class Place:
         self._epoch_set = None
         self.current, self.loaded, self.next = epoch, None, None
         self.next_number = epoch.number + 1
+
+    def without_batch(self) -> list[int]:
+        """The workers whose streams gave no batch in a whole epoch: the latest epoch in which there were any."""
+        found = [] if self.current is None else iterables.without_batch(self.current)
+        return found or self._without_batch
 
     # ------------------------------------------------------------------------------------ an epoch that began early
 
@@ -327,6 +334,7 @@ class Place:
                 self.loaded = changed(state, epoch=number)
         self.next_number = self._epoch_set = number
         epochs.set_epoch_of_samplers(self.loader, number)
+        epochs.warn_of_unreached(self.loader, number)
         epochs.set_epoch(self.loader.dataset, number)
         if self.loaded is None:
             return

@@ -36,6 +36,7 @@ class Settings:
         is_stream: Whether it is an IterableDataset.
         in_order: Whether batches come in order.
         can_be_cut: Whether a batch can be made of chunks.
+        drop_last: Whether a stream's last batch is dropped if it is not full.
         detail: Whether workers sample their stacks.
         far: How many of the workers are far ones.
     """
@@ -52,6 +53,7 @@ class Settings:
     is_stream: bool = False
     in_order: bool = True
     can_be_cut: bool = True
+    drop_last: bool = False
     detail: bool = False
     far: int = 0
 
@@ -68,6 +70,7 @@ class Evidence:
         ranks: How many seconds each rank waits for a batch; empty if the other ranks were not asked.
         rank: This rank's index in `ranks`.
         memory_bytes: How much more memory this rank can get.
+        without_batch: The workers whose streams gave no batch in a whole epoch.
     """
 
     stats: Stats
@@ -77,6 +80,7 @@ class Evidence:
     ranks: Sequence[float] = ()
     rank: int = 0
     memory_bytes: float = math.inf
+    without_batch: Sequence[int] = ()
 
     # ----------------------------------------------------------------------------------------------- the loop
 
@@ -245,6 +249,7 @@ def settings_of(loader: Any) -> Settings:
         is_stream=isinstance(loader.dataset, IterableDataset),
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
+        drop_last=loader.drop_last,
         detail=wants_detail(options),
         far=loader.num_workers - local_workers(loader),
     )

@@ -145,7 +145,7 @@ WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core",
 def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
     """A row for each worker; if there are many, only those that differ most."""
     rows: list[tuple[str, ...]] = []
-    workers = [worker for worker in stats.workers or () if worker.published]
+    workers = [worker for worker in stats.workers or () if worker.published or worker.busy_s]
     waited = sum(worker.waited_for_s for worker in workers)
     if len(workers) > 16:
         workers = sorted(workers, key=lambda worker: -worker.waited_for_s)[:16]
@@ -154,7 +154,7 @@ def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
         rows.append((
             str(worker.worker) if worker.node is None else f"{worker.worker} on {worker.node}",
             f"{worker.published:,}",
-            ms(worker.busy_s / worker.published),
+            ms(worker.busy_s / worker.published) if worker.published else "",
             _share(worker.fetch_s, worker.busy_s),
             _share(worker.idle_s, spent),
             _share(worker.slot_wait_s, spent),

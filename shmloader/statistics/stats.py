@@ -32,7 +32,7 @@ class WorkerStats:
     Attributes:
         worker: Its number.
         published: How many batches it made, or chunks of batches.
-        busy_s: Seconds that it was at work on them: fetch_s + collate_s.
+        busy_s: Seconds that it was at work on them: fetch_s + collate_s.  For a stream, also to find its end.
         fetch_s: Of these, seconds until the samples were there.
         collate_s: Of these, seconds to collate them and to write what did not lie in the slot already.
         idle_s: Seconds without work while the trainer waited for another worker's batch.

@@ -16,6 +16,7 @@ from shmloader.statistics.evidence import DELAYED, Evidence
 INPUT = 0.10  # from this share of its time in next() on, a loop is input-bound
 CONSUMER = 0.03  # below this share, it is consumer-bound
 FEW = 50  # with fewer batches, no verdict is sure
+_NAMED = 8  # workers that a note names
 SHORT = 0.5  # seconds; in less time, no verdict is sure
 
 Kind = Literal["input-bound", "balanced", "consumer-bound", "unknown"]
@@ -153,6 +154,8 @@ def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         )
     if stats.worker_deaths:
         found.append(f"{plural(stats.worker_deaths, 'worker')} died and {were(stats.worker_deaths)} replaced")
+    if evidence.without_batch:
+        found.append(_empty_parts(evidence))
     if evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores:
         found.append(
             f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine"
@@ -167,3 +170,19 @@ def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
     if stats.why_not_ring is not None:
         found.append(f"only next() is measured, because batches do not ride the ring: {stats.why_not_ring}")
     return tuple(found)
+
+
+def _empty_parts(evidence: Evidence) -> str:
+    """The workers whose parts of the stream gave no batch, and what to change."""
+    settings, idle = evidence.settings, evidence.without_batch
+    one, named = len(idle) == 1, ", ".join(map(str, idle[:_NAMED]))
+    more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+    text = f"worker{'' if one else 's'} {named}{more} gave no batch in a whole epoch: {'its' if one else 'their'} "
+    text += f"part{'' if one else 's'} of the stream {settings.dataset} had no samples"
+    if settings.drop_last:
+        text += ", or fewer than a batch, which drop_last=True drops"
+    if settings.num_workers == 1:
+        return text
+    text += f". Divide the stream evenly among workers (get_worker_info()), into {settings.num_workers} shards or more"
+    useful = settings.num_workers - len(idle)
+    return text + (f"; or num_workers={useful}" if useful else "")

@@ -82,6 +82,7 @@ from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery, PassedOn
+from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
@@ -299,6 +300,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
+            warn_if_all_dropped(self.loader(), self.epoch)
             if not self._persistent_workers:
                 self._shutdown_workers()
             elif self._worker_set is not None:

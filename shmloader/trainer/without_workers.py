@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -23,13 +24,14 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import dataset_epoch
+from shmloader.resume.epochs import set_epoch_again
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_known, keeps_state, ranks_of, sampler_of
 from shmloader.resume.source import Generators, Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.event_loop import EventLoop, loop_of
 from shmloader.trainer.fetcher import InPlace
 from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
@@ -54,11 +56,11 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(place) or []), None)
+    if streams and place.current is not None and place.current.fresh is not None:
+        loader.dataset.load_state_dict(place.current.fresh)
+        set_epoch_again(loader.dataset)  # because the state may have another epoch
     carried, fresh = _state_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
-        before = place.current
-        if before is not None and before.fresh is not None and dataset_epoch(loader.dataset) is None:
-            loader.dataset.load_state_dict(before.fresh)
         fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
     event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
@@ -161,6 +163,7 @@ class _Indices:
         event_loop: EventLoop | None,
         before: Generators | None,
     ) -> None:
+        self._loader = weakref.ref(loader)
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
         self._indices = indices
@@ -194,7 +197,11 @@ class _Indices:
         with self._drawing.here if self._event_loop is None else self._event_loop.turn:
             if self._epoch.source is None:
                 self._try_to_begin()
-            return self._epoch.index(self._count)
+            try:
+                return self._epoch.index(self._count)
+            except StopIteration:
+                warn_if_all_dropped(self._loader(), self._epoch)
+                raise
 
     def _count(self, index: Any) -> int:
         return _samples_of(index, self._batched)
@@ -300,7 +307,7 @@ class _Streaming(InPlace):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
-        self._fetcher = fetcher
+        self._fetcher, self._loader, self._epoch = fetcher, weakref.ref(loader), epoch
         self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
         dataset, samples = loader.dataset, fetcher.dataset_iter
@@ -319,6 +326,7 @@ class _Streaming(InPlace):
             batch = self._fetcher.fetch(index)
         except StopIteration:
             self._reading.ended = True
+            warn_if_all_dropped(self._loader(), self._epoch)
             raise
         except Exception:
             self._reading.delivered.add(self._size)

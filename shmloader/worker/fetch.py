@@ -8,10 +8,11 @@ import collections
 import contextlib
 import itertools
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from shmloader.core.batch_writer import Writer
 from shmloader.worker.getitems import makes_at_once
@@ -170,14 +171,19 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
             restore(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:
-        return _passed_over(samples, left)
+        return _passed_over(dataset, samples, left)
     collections.deque(itertools.islice(_by_next(samples), left.samples), maxlen=0)
     return samples
 
 
-def _passed_over(samples: Any, left: Left) -> Any:
-    """pass_over() for a stream that raised before the user continued: an error at the same place is dropped."""
+def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
+    """pass_over() for a stream that raised before the user continued: an error at the same place is dropped.
+
+    An error that does not come again may have taken a sample's place, or the stream may have tried that sample again.
+    In the first case the stream now gives a sample more, so the count of samples ends at one that was delivered.
+    """
     given, errors = 0, collections.Counter(left.errors)
+    missing: list[int] = []
     while given < left.samples or errors[given]:
         try:
             sample = next(samples)
@@ -188,16 +194,41 @@ def _passed_over(samples: Any, left: Left) -> Any:
                 raise
             errors[given] -= 1
             continue
-        if given == left.samples:  # an error that came here before did not come again
-            return itertools.chain([sample], _by_next(samples))
-        del errors[given]
+        if given == left.samples:  # an error that came here before did not come again, and no sample was counted since
+            samples = itertools.chain([sample], _by_next(samples))
+            break
+        missing += [given] * errors.pop(given, 0)
         given += 1
+    if missing:
+        _warn_of_missing(dataset, missing)
     return samples
 
 
 def _by_next(samples: Any) -> Any:
     """The same, without a call of iter(), which starts some streams again that are their own iterators."""
     return map(next, itertools.repeat(samples))
+
+
+def _warn_of_missing(dataset: Any, missing: list[int]) -> None:
+    """Warn of the errors that did not come again.  A worker has no line of the user's loop, so the stream's is named.
+
+    Args:
+        dataset: The stream.
+        missing: For each error, how many samples came before it.
+    """
+    kind, worker = type(dataset), get_worker_info()
+    where = "" if worker is None else f" in worker {worker.id}"
+    after = f"{missing[0]} sample{'s' * (missing[0] != 1)}"
+    code = getattr(kind.__iter__, "__code__", _warn_of_missing.__code__)
+    warnings.warn_explicit(
+        f"the stream {kind.__name__}{where} raised after {after} in the saved run, but not in this one. It has no "
+        "state_dict(), so the loader counts its samples to find the place. If each error took the place of a sample, "
+        f"as many samples come twice as errors are missing: {len(missing)}. If the stream then tried that sample "
+        "again, the place is right. Give the stream a state_dict() and a load_state_dict().",
+        RuntimeWarning,
+        code.co_filename,
+        code.co_firstlineno,
+    )
 
 
 class Stream:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripts import run_script
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
@@ -516,6 +517,89 @@ def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None
     with loader(Raises((4,), times=0), workers) as other:
         other.load_state_dict(state)
         assert outcomes(iter(other))[:2] == [[4, 5, 6], [7, 8, 9]]
+
+
+class LosesOne(Raises):
+    """It raises instead of a sample, and does not try that again."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Losing(self)
+
+
+class _Losing(_Raising):
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except OSError:
+            self.next += 1
+            raise
+
+
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
+@pytest.mark.parametrize(("kind", "third", "rest"), [(Raises, [4, 5, 6], [7, 8, 9]), (LosesOne, [5, 6, 7], [7, 8, 9])])
+def test_an_error_before_the_place_that_does_not_come_again_is_a_warning(
+    kind: type[Raises], third: list[int], rest: list[int]
+) -> None:
+    """With LosesOne sample 7 comes twice, and nobody can know."""
+    with loader(kind((4,)), 0) as one:
+        batches = iter(one)
+        assert [outcome(batches) for _ in range(3)] == [[0, 1, 2], "OSError", third]
+        state = saved(one)
+    with loader(kind((4,), times=0), 0) as other:
+        other.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* missing: 1") as came:
+            assert outcomes(iter(other))[0] == rest
+    assert [(one.filename, one.lineno) for one in came] == [
+        (__file__, kind.__iter__.__code__.co_firstlineno)  # the line of the stream's __iter__
+    ]
+
+
+IN_WORKERS = """
+import shmloader, torch
+
+class Numbers:
+    def __init__(self, at):
+        self.at, self.next = at, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.next += 1
+        if self.next == self.at:
+            raise OSError("once")
+        return self.next
+
+class Lines(torch.utils.data.IterableDataset):
+    def __init__(self, at=None):
+        self.at = at
+
+    def __iter__(self):
+        return Numbers(self.at if torch.utils.data.get_worker_info().id else None)
+
+first = shmloader.DataLoader(Lines(2), 2, num_workers=2)
+batches = iter(first)
+for k in range(6):
+    try:
+        next(batches)
+    except OSError:
+        print("raised", k)
+second = shmloader.DataLoader(Lines(), 2, num_workers=2)
+second.load_state_dict(first.state_dict())
+first.close()
+batches = iter(second)
+print([next(batches).tolist() for _ in range(2)])
+second.close()
+"""
+
+
+def test_a_worker_warns_of_an_error_that_does_not_come_again() -> None:
+    ran = run_script(IN_WORKERS)
+    assert (ran.status, ran.out.splitlines()[-2:]) == (0, ["raised 1", "[[7, 8], [6, 7]]"])
+    lines = ran.err.splitlines()
+    (at,) = [at for at, line in enumerate(lines) if "RuntimeWarning: the stream" in line]
+    assert "RuntimeWarning: the stream Lines in worker 1 raised after 1 sample in the saved run" in lines[at]
+    assert lines[at + 1].strip() == "def __iter__(self):"
 
 
 @pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")

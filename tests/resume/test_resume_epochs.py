@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -284,3 +285,137 @@ def test_another_epoch_than_the_loaded_one_comes_whole_with_a_warning() -> None:
             loader.sampler.set_epoch(4)
             with warns:
                 assert len(list(loader)) == 3
+
+
+class Tells(IterableDataset[int]):
+    """A stream whose state holds its epoch.  Like Hugging Face's, it loads a place only for the epoch of that place."""
+
+    def __init__(self) -> None:
+        self._epoch, self._at = 0, 0
+        self._start: dict[str, int] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        numbers = range(100 * self._epoch + first, 100 * self._epoch + 24, step)
+        same = self._start is not None and self._start["epoch"] == self._epoch
+        self._at = self._start["at"] if same and self._start is not None else 0
+        while self._at < len(numbers):
+            self._at += 1
+            yield numbers[self._at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self._epoch, "at": self._at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._start = state
+
+
+class TakesEpoch(Tells):
+    """It gets its epoch from the state, too."""
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self._epoch = state["epoch"]
+
+
+@pytest.mark.parametrize("numbers", ["each", "first", "datasets", "none"])
+@pytest.mark.parametrize("dataset", [Tells, TakesEpoch])
+def test_a_resumed_stream_begins_its_later_epochs_at_their_beginning(dataset: Any, numbers: str) -> None:
+    for workers, persistent in ((0, False), (2, False), (2, True)):
+
+        def made(workers: int = workers, persistent: bool = persistent) -> Any:
+            return shmloader.DataLoader(dataset(), 4, num_workers=workers, persistent_workers=persistent)
+
+        def said(loader: Any, epoch: int) -> int:
+            """The number that the stream has in this epoch."""
+            if numbers == "each" or (numbers == "first" and epoch == 3):
+                loader.set_epoch(epoch)
+            if numbers == "datasets":
+                loader.dataset.set_epoch(epoch)
+            return {"each": epoch, "datasets": epoch, "first": 3, "none": 0}[numbers]
+
+        with made() as first:
+            number = said(first, 3)
+            batches = iter(first)
+            got = [*next(batches).tolist(), *next(batches).tolist()]
+            state = first.state_dict()
+        with made() as second:
+            second.load_state_dict(state)
+            got += [number for batch in second for number in batch.tolist()]
+            assert sorted(got) == list(range(100 * number, 100 * number + 24)), (workers, persistent)
+            for epoch in (4, 5):
+                number = said(second, epoch)
+                got = sorted(number for batch in second for number in batch.tolist())
+                assert got == list(range(100 * number, 100 * number + 24)), (workers, persistent, epoch)
+
+
+def test_a_state_from_the_end_of_a_stream_does_not_leave_an_earlier_state_in_the_dataset() -> None:
+    def made() -> Any:
+        return shmloader.DataLoader(Tells(), 10)
+
+    first, states = made(), []
+    for _ in first:
+        states.append(first.state_dict())
+    second = made()
+    second.load_state_dict(states[0])
+    assert len(list(second)) == 2
+    second.load_state_dict(states[2])
+    assert [len(list(second)) for _ in range(3)] == [0, 3, 3]
+
+
+# -------------------------------------------------------------------------------------- samplers that it does not reach
+
+
+class Under(torch.utils.data.Sampler[int]):
+    """A sampler around another one."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
+
+
+class PassesOn(Under):
+    def set_epoch(self, epoch: int) -> None:
+        self.base.set_epoch(epoch)
+
+
+def unreached(sampler: Any, *numbers: int, **options: Any) -> list[str]:
+    """The warnings of set_epoch() with these numbers, and the file that they name."""
+    epochs._unreached.clear()
+    loader: Any = shmloader.DataLoader(range(24), 4, sampler=sampler, **options)
+    with warnings.catch_warnings(record=True) as came:
+        warnings.simplefilter("always")
+        for number in numbers:
+            loader.set_epoch(number)
+    assert all(one.filename == __file__ for one in came)
+    return [str(one.message) for one in came]
+
+
+def test_a_sampler_under_another_name_is_warned_of_once() -> None:
+    said = "set_epoch(1) does not reach the DistributedSampler in Under."
+    for attributes in (
+        lambda sampler: {"base": sampler},
+        lambda sampler: {"samplers": [torch.utils.data.SequentialSampler(range(3)), sampler]},
+        lambda sampler: {"base": Under(sampler=sampler)},
+    ):
+        sampler = torch.utils.data.DistributedSampler(range(24), 2, 0)
+        (name,) = attributes(sampler)
+        (text,) = unreached(Under(**attributes(sampler)), 0, 1, 2)
+        assert text.startswith(f"{said}{name}. ") and sampler.epoch == 0
+
+
+def test_a_sampler_that_gets_the_number_or_needs_none_is_no_warning() -> None:
+    made = torch.utils.data.DistributedSampler
+    assert unreached(Under(sampler=(reached := made(range(24), 2, 0))), 1) == [] and reached.epoch == 1
+    assert unreached(PassesOn(base=(passed := made(range(24), 2, 0))), 1) == [] and passed.epoch == 1
+    called = made(range(24), 2, 0)
+    called.set_epoch(1)
+    assert unreached(Under(base=called), 1) == []
+    assert unreached(Under(data_source=EpochDataset()), 1) == []
+    assert unreached(torch.utils.data.RandomSampler(EpochDataset()), 1) == []

@@ -1,0 +1,62 @@
+"""Warns once for each loader if an epoch had no batch because drop_last=True dropped all samples.
+
+With a stream, each worker drops its own last batch.  So as many workers as there are parts smaller than a batch leave
+nothing, however many samples there are together.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+from torch.utils.data import BatchSampler, IterableDataset
+
+from shmloader.resume.epoch import Epoch
+from shmloader.system.callers import caller
+
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def warn_if_all_dropped(loader: Any, epoch: Epoch) -> None:
+    """Warn if this epoch, which is over, had no batch for that reason.  The rest of an epoch may be empty.
+
+    Args:
+        loader: The loader; None if it is gone.
+        epoch: The epoch.
+    """
+    had = epoch.reading.delivered
+    if loader is None or had.batches or had.beyond or epoch.start.begun or loader in _warned:
+        return
+    why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
+    if why:
+        _warned.add(loader)
+        text = f"the epoch had no batch, because drop_last=True dropped all samples. {why}"
+        warnings.warn(text, RuntimeWarning, stacklevel=caller()[1])
+
+
+def _of_stream(loader: Any) -> str:
+    if not loader.drop_last:
+        return ""
+    kind, size = type(loader.dataset).__name__, loader.batch_size
+    if loader.num_workers < 2:
+        return f"The stream {kind} has fewer than batch_size={size}. Give drop_last=False, or a smaller batch_size."
+    return (
+        f"Each of the {loader.num_workers} workers drops its own last batch, and none of their parts of the stream "
+        f"{kind} has batch_size={size} samples. Give drop_last=False, fewer workers, or a smaller batch_size."
+    )
+
+
+def _of_sampler(sampler: Any) -> str:
+    if not isinstance(sampler, BatchSampler) or not sampler.drop_last:
+        return ""
+    try:
+        count = len(sampler.sampler)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return ""
+    if not 0 < count < sampler.batch_size:
+        return ""
+    return (
+        f"The sampler gives {count} of them, and a batch has {sampler.batch_size}. Give drop_last=False, or a smaller "
+        "batch_size."
+    )
