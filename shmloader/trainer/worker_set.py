@@ -113,8 +113,10 @@ class WorkerSet:
         for index in range(count):
             with held():  # so that stop() knows of every worker that was started
                 self.workers.append(self._start_one(index, 0))
-        if not self._respawn:
-            self._arguments.close()  # all have it
+        if self._respawn:
+            self._arguments.all_started()
+        else:
+            self._arguments.close()
         with held():
             self._start_watch()
         if not self._respawn:  # torch's handler turns each death into an error
