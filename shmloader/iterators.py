@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader import _torch, off_the_ring, read_elsewhere
+from shmloader.bypassed import warn_if_bypassed
 from shmloader.device.prefetch import prefetcher, stop_at_exit
 from shmloader.device.to_device import stage_of
 from shmloader.options import Options
@@ -40,6 +41,7 @@ def rides(loader: Any) -> bool:
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
         off_the_ring.warn_or_refuse(loader, why)
+    warn_if_bypassed(loader)
     read_elsewhere.iterates(loader)
     return why is None
 

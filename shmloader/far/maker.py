@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
 from shmloader.batch import objects
+from shmloader.batch.exceptions import caught
 from shmloader.core.epoch_counts import EpochCounts
 from shmloader.core.ring import KEPT
 from shmloader.core.trainer import TrainerSide
@@ -47,7 +48,6 @@ from shmloader.far_workers import Ticket
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.worker import random_states
-from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 from shmloader.worker.sample_generators import AT_HAND
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from shmloader._torch import ExceptionWrapper
+from shmloader.batch.exceptions import raise_again
 from shmloader.core.attached import AttachedSide
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.handlers import is_handlers
@@ -186,7 +187,7 @@ class ReaderIterator:
         delivered = self.epoch.reading.delivered
         if type(batch) is ExceptionWrapper:
             try:
-                batch.reraise()
+                raise_again(batch)
             except Exception as error:
                 if not is_handlers(error):
                     delivered.returned, self._given = samples, number + 1  # no call follows

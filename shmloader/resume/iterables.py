@@ -38,10 +38,11 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.batch.exceptions import raise_again
 from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
@@ -168,27 +169,9 @@ def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
             f"the state of worker {worker}'s stream cannot be unpickled in the trainer "
             f"({type(error).__name__}: {error}). Have its state_dict() return only types that JSON has."
         ) from error
-    if len(found) == 2:  # error_as_state()
-        _raise(*found)
+    if len(found) == 1:  # error_as_state()
+        raise_again(found[0])
     return found
-
-
-def _raise(error: bytes, text: str) -> NoReturn:
-    """Raise what a stream's state_dict() raised, or its text if the exception's class is not known here.
-
-    Args:
-        error: torch's ExceptionWrapper, pickled; empty if its class cannot be pickled.
-        text: The traceback.
-    """
-    wrapped: Any = None
-    try:
-        wrapped = pickle.loads(error)
-    except Exception as failure:  # a class that exists in the worker only
-        if _is_handlers(failure):
-            raise
-    if wrapped is not None:
-        wrapped.reraise()
-    raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{text}")
 
 
 def _between_epochs(report: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:

@@ -39,12 +39,17 @@ class Parcel(dict[str, Any]):
 
     It is unpickled while its process unpickles the rest, as without a parcel, so locks, queues, connections, proxies
     and shared tensors in it work as usual.  A forked process gets the parcel itself, and nothing is pickled.
+
+    Pickling may make tensors: a torch.Generator makes one of its state, and so may a `__getstate__`.  Nobody but the
+    pickler holds them.  If they died before a process had their descriptors, it could not unpickle.  So the pickler is
+    kept until all_started().
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
         self.is_open = True  # a further process may be given it
         self._packed: _Packed | None = None
+        self._opened_by_path: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         refer = getattr(get_spawning_popen(), "refer", None)
@@ -61,9 +66,19 @@ class Parcel(dict[str, Any]):
             self._packed = _Packed(dict(self), given)
         return self._packed.reference()
 
+    def all_started(self) -> None:
+        """Drop what pickling has made, because the processes have its descriptors.  Others may take their places.
+
+        What processes open by path is kept as long as the parcel, because it is not known when they have unpickled.
+        """
+        if self._packed is not None:
+            made = self._packed.take_made()
+            self._opened_by_path = made if self._packed.is_by_path else None
+
     def close(self) -> None:
         """Give the memory back, because no further process is expected.  For another one it is pickled again."""
         self.is_open = False
+        self.all_started()
         self._drop()
 
     def _drop(self) -> None:
@@ -96,8 +111,9 @@ class _Packed:
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = Pages(self._fd)
+            self._pickler: Pickler | None = Pickler(pages)
             with unblocked(), let_through():  # pickling may take long
-                Pickler(pages).dump(value)
+                self._pickler.dump(value)
             self._named = given[self._first :]
             self._files = [file_of(fd) for fd in self._named]
             self._given = self._named
@@ -122,6 +138,16 @@ class _Packed:
             return False
         given.extend(self._given)
         return True
+
+    @property
+    def is_by_path(self) -> bool:
+        """Whether processes open files of this process, which must stay open until then."""
+        return self._places is not None
+
+    def take_made(self) -> Pickler | None:
+        """What holds the objects that pickling has made.  If nobody keeps it, they die."""
+        made, self._pickler = self._pickler, None
+        return made
 
     def reference(self) -> tuple[Any, ...]:
         return _unpack, (reduction.DupFd(self._fd), self._size, self._places)

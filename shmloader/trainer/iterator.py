@@ -63,6 +63,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.batch import objects
+from shmloader.batch.exceptions import raise_again
 from shmloader.core.handlers import is_handlers
 from shmloader.core.late_signals import in_del
 from shmloader.core.next_batch import END, Steps
@@ -316,13 +317,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _raise(self, wrapper: Any) -> NoReturn:
         """Raise the error that came in a batch's place, and count it as that batch."""
         try:
-            wrapper.reraise()
+            raise_again(wrapper)
         except Exception as error:
             if is_handlers(error):  # that handler's error comes first, and the batch's with the next call
                 raise
             self._steps.returning = False  # no call follows
             raise
-        raise AssertionError("reraise() always raises")
 
     # torch's own counters, which other libraries read.  Here the ring counts.
 

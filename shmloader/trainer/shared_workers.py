@@ -77,6 +77,7 @@ from shmloader.template.of_dataset import DatasetTemplates
 from shmloader.trainer.closing import CREW_CLOSED
 from shmloader.trainer.later_code import Code, code_of_script, defined_later
 from shmloader.trainer.messages import Messages
+from shmloader.trainer.open_files import warn_of_open_files
 from shmloader.trainer.watch import runs
 from shmloader.trainer.worker_set import WorkerSet
 from shmloader.worker.crew_loop import SHARED, work_in_crew
@@ -257,6 +258,7 @@ class SharedWorkers(WorkerSet):
         self._stop_watch()  # there must be no such thread during a fork
         try:
             self._arguments = self._inheritance()
+            warn_of_open_files(self._context, self._arguments["dataset"].values())
             for index in missing:
                 self._start_member(index)
                 if self._stopped:

@@ -28,6 +28,7 @@ from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.trainer.at_exit import enlist, raise_at_exit
+from shmloader.trainer.open_files import warn_of_open_files
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of
 from shmloader.trainer.worker_starts import NOT_PICKLED, killed_at_start, not_started
@@ -102,6 +103,7 @@ class WorkerSet:
             arguments: What all workers are given alike (loop.py).
         """
         warn_before_fork(self._context)
+        warn_of_open_files(self._context, [arguments["dataset"]])
         if getattr(self._context, "get_start_method", str)() == "forkserver":
             preload_in_fork_server("shmloader.worker.preloaded")
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
@@ -113,8 +115,10 @@ class WorkerSet:
         for index in range(count):
             with held():  # so that stop() knows of every worker that was started
                 self.workers.append(self._start_one(index, 0))
-        if not self._respawn:
-            self._arguments.close()  # all have it
+        if self._respawn:
+            self._arguments.all_started()
+        else:
+            self._arguments.close()
         with held():
             self._start_watch()
         if not self._respawn:  # torch's handler turns each death into an error

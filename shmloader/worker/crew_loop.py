@@ -20,6 +20,7 @@ import torch
 
 from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
+from shmloader.batch.exceptions import caught
 from shmloader.core.board import Board, Hand
 from shmloader.core.process import outlive_signals
 from shmloader.core.worker import WorkerSide
@@ -29,7 +30,6 @@ from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
 from shmloader.system.handed_over import Channel, Message, Unpacking
 from shmloader.system.parents_death import begin
-from shmloader.worker.exceptions import caught
 from shmloader.worker.loop import Worker
 from shmloader.worker.sample_generators import AT_HAND
 

@@ -22,6 +22,7 @@ from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.batch.containers import collate_containers_by
+from shmloader.batch.exceptions import caught
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
@@ -33,7 +34,7 @@ from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.exceptions import caught, error_as_state, write_instead
+from shmloader.worker.exceptions import error_as_state, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_first, state_when_fresh
 from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.replace_bad_samples import Skips

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -31,11 +33,11 @@ class Unpicklable(Exception):
         self.lock = lambda: text
 
 
-def local_exception() -> Exception:
+def local_exception(text: str = "nobody can import it") -> Exception:
     class Local(Exception):
         pass
 
-    return Local("nobody can import it")
+    return Local(text)
 
 
 ERRORS = {
@@ -103,6 +105,106 @@ def test_an_exception_of_a_class_that_cannot_be_pickled() -> None:
     assert [k for k, batch in enumerate(got) if isinstance(batch, Raised)] == [5, 6, 12]
     with pytest.raises(RuntimeError, match="nobody can import it"):
         next(iter(shmloader.DataLoader(Failing(local_exception, (0,)), num_workers=1)))
+
+
+class KeywordOnly(Exception):
+    message = "of the class"
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+
+
+class WithProperty(Exception):
+    def __init__(self, code: Any) -> None:
+        super().__init__(code)
+
+    @property
+    def message(self) -> str:
+        return f"code {self.args[0]}"
+
+
+class Exits(Exception):
+    def __init__(self, text: str, exits: bool = True) -> None:
+        super().__init__(text)
+        if exits:
+            sys.exit("no exception of this class")
+
+
+class NoException(Exception):
+    def __new__(cls, text: str) -> Any:
+        return super().__new__(cls, text) if text == "the original" else 5
+
+
+def in_the_worker_only() -> Exception:
+    globals()["WorkersOwn"] = type("WorkersOwn", (Exception,), {"__module__": __name__})
+    return globals()["WorkersOwn"]("the original")
+
+
+# by the name of the class: torch raises a TypeError of the constructor, exits, or waits for ever
+LOST = {
+    "KeywordOnly": lambda: KeywordOnly(reason="the original"),
+    "WithProperty": lambda: WithProperty("the original"),
+    "Exits": lambda: Exits("the original", exits=False),
+    "NoException": lambda: NoException("the original"),
+    "WorkersOwn": in_the_worker_only,
+    "Local": lambda: local_exception("the original"),
+}
+if hasattr(builtins, "ExceptionGroup"):  # since Python 3.11; a TaskGroup raises them
+    LOST["ExceptionGroup"] = lambda: builtins.ExceptionGroup("the original", [ValueError("one of them")])
+
+
+class FailingByIndex(Augmented):
+    """Raises another error for each index."""
+
+    def __init__(self, errors: dict[str, Any]) -> None:
+        super().__init__(len(errors))
+        self.errors = errors
+
+    def __getitem__(self, index: int) -> Any:
+        raise list(self.errors.values())[index]()
+
+
+def raised(errors: dict[str, Any]) -> list[BaseException]:
+    """What each index raises."""
+    iterator = iter(shmloader.DataLoader(FailingByIndex(errors), num_workers=1, multiprocessing_context="fork"))
+    found = []
+    for _ in errors:
+        with pytest.raises(BaseException) as caught:
+            next(iterator)
+        found.append(caught.value)
+    assert list(iterator) == []
+    return found
+
+
+def test_an_exception_that_cannot_be_made_again_is_a_runtime_error_with_its_text() -> None:
+    for name, error in zip(LOST, raised(LOST), strict=True):
+        assert type(error) is RuntimeError
+        assert str(error).startswith(f"Caught {name} in DataLoader worker process 0.\nOriginal ")
+        assert "in __getitem__" in str(error) and "the original" in str(error)
+        if name == "ExceptionGroup":
+            assert "ValueError: one of them" in str(error)
+
+
+class FixedText(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__("cannot read")
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_an_exception_that_does_not_show_its_text_has_it_as_its_cause() -> None:
+    """torch's has no traceback of the worker."""
+    errors = {"FixedText": lambda: FixedText("the original"), "NoText": lambda: NoText("the original")}
+    for kind, error in zip((FixedText, NoText), raised(errors), strict=True):
+        assert type(error) is kind
+        assert type(error.__cause__) is RuntimeError
+        assert f"Caught {kind.__name__} in DataLoader worker process 0." in str(error.__cause__)
+        assert "in __getitem__" in str(error.__cause__)
+    (shown,) = raised({"ValueError": ERRORS["ValueError"]})
+    assert shown.__cause__ is None
 
 
 def test_the_whole_text_is_torchs_but_for_the_loaders_frames() -> None:
