@@ -32,7 +32,7 @@ DI_ENGINE := .venv-di-engine
 # torchvision can be imported only with the torch that it was built for, which is not the pinned one.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm \
-	timm open_clip_torch datasets
+	timm open_clip_torch==3.3.0 datasets==5.2.0
 # Loaders of other projects, whose requirements contradict our pins: the versions that docs/frameworks.md names.
 CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
