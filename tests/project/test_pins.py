@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,10 @@ def lines() -> list[str]:
     return [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
 
 
-def pinned(python: str | None = None) -> list[str]:
-    """The packages that are pinned for one Python, or for the one that runs this."""
+def pinned(python: str | None = None) -> list[tuple[str, str]]:
+    """The packages that are pinned for one Python, or for the one that runs this, and their versions."""
     pins = [pin for pin in map(Requirement, lines()) if applies(pin, python)]
-    return [canonicalize_name(pin.name) for pin in pins]
+    return [(canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")) for pin in pins]
 
 
 def applies(requirement: Requirement, python: str | None = None, extra: str = "") -> bool:
@@ -46,13 +46,16 @@ def asked_for(python: str | None = None) -> set[str]:
 
 
 def required(names: set[str]) -> Iterator[str]:
-    """These packages, and all that they require in turn, as far as they are installed here."""
+    """These packages, and all that they require in turn, as far as the pinned versions are installed here."""
+    pins = dict(pinned())
     waiting = [(name, "") for name in sorted(names)]
     seen = set(waiting)
     while waiting:
         name, extra = waiting.pop()
         yield name
         try:
+            if version(name).partition("+")[0] != pins.get(name):
+                continue
             needs = [need for need in map(Requirement, requires(name) or []) if applies(need, None, extra)]
         except PackageNotFoundError:
             continue
@@ -70,7 +73,7 @@ def test_each_line_pins_one_version_in_the_order_of_names() -> None:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_no_package_is_pinned_twice_for_one_python(python: str) -> None:
-    names = pinned(python)
+    names = [name for name, _ in pinned(python)]
     assert [name for name in sorted(set(names)) if names.count(name) > 1] == []
 
 
@@ -78,9 +81,9 @@ def test_no_package_is_pinned_twice_for_one_python(python: str) -> None:
 def test_each_package_that_make_installs_is_pinned(python: str) -> None:
     asked = asked_for(python)
     assert {"torch", "webdataset", "grain", "auditwheel", "sphinx", "ffcv", "setuptools"} <= asked
-    assert asked - set(pinned(python)) == set()
+    assert asked - set(dict(pinned(python))) == set()
 
 
 def test_each_package_that_those_require_is_pinned() -> None:
     needed = {name for name in required(asked_for()) if not TORCHS_FOR_CUDA.match(name)}
-    assert needed - set(pinned()) == set()
+    assert needed - set(dict(pinned())) == set()
