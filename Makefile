@@ -246,7 +246,7 @@ release-check:
 
 sanitize: $(STAMP)
 	@mkdir -p $(SANITIZED)/shmloader
-	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
+	@cp -ru setup.py pyproject.toml LICENSE cython_ext tests examples bench $(SANITIZED)
 	@find shmloader -name '*.py*' -not -path '*/__pycache__/*' -not -name '*.so' -exec cp -u --parents -t $(SANITIZED) {} +
 	@cp -u shmloader/py.typed $(SANITIZED)/shmloader
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
