@@ -32,7 +32,7 @@ DI_ENGINE := .venv-di-engine
 # torchvision can be imported only with the torch that it was built for, which is not the pinned one.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm \
-	timm open_clip_torch datasets
+	timm open_clip_torch==3.3.0 datasets==5.2.0
 # Loaders of other projects, whose requirements contradict our pins: the versions that docs/frameworks.md names.
 CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
@@ -87,7 +87,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-ray test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint style types suite map docs wheel sanitize \
+	torment-cuda soak attack bench di-engine lint style types suite map docs wheel release-check sanitize \
 	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
@@ -119,6 +119,7 @@ help:
 	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
 	@echo 'make wheel   sdist and wheels into dist/, for each CPython here, x86-64 and aarch64; checks them, and tries each'
 	@echo '             that this machine runs with the torch that goes with it.  ARGS="--python 3.11 --arch x86_64"'
+	@echo 'make release-check   all that a release needs: versions, pins, docs and wheel; ends with what was not tried'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make fuzz-pixels  1,000,000 random operations on pictures under the same two, on every path; FUZZ=50000  SEED='
@@ -232,16 +233,20 @@ docs: $(DOCS)/installed
 	$(DOCS)/bin/python -m pytest -q docs/machinery
 	@echo 'build/docs/html/index.html  build/docs/external-links.txt  build/docs/screenshots'
 
-# For each torch, in its own environment and away from the checkout: the wheel, its smoke test, and the documentation's code.
+# For each torch, in its own environment and away from the checkout: the wheel, its smoke test, and the documentation's
+# code.  With the oldest and the newest, pip also builds the sdist there.
 wheel: $(WHEEL)/installed
 	$(WHEEL)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(WHEEL)/bin/python wheels/build.py $(ARGS)
 	$(WHEEL)/bin/python tests/project/torch_matrix.py --wheels dist $(TORCH)
 	$(WHEEL)/bin/python wheels/emulate.py dist
 
+release-check:
+	@$(PYTHON) wheels/release.py
+
 sanitize: $(STAMP)
 	@mkdir -p $(SANITIZED)/shmloader
-	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
+	@cp -ru setup.py pyproject.toml LICENSE cython_ext tests examples bench $(SANITIZED)
 	@find shmloader -name '*.py*' -not -path '*/__pycache__/*' -not -name '*.so' -exec cp -u --parents -t $(SANITIZED) {} +
 	@cp -u shmloader/py.typed $(SANITIZED)/shmloader
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \

@@ -48,7 +48,7 @@ LONGEST = 900  # seconds; importing torch alone takes twenty
 
 def main() -> int:
     if platform.machine() != "x86_64" or not all(map(shutil.which, ("apt-get", "dpkg"))):
-        print("the aarch64 wheel is not run: this needs Debian's packages, on x86-64", file=sys.stderr)
+        print("not tried: the aarch64 wheel, because this needs Debian's packages, on x86-64", file=sys.stderr)
         return 0
     if sys.argv[1] == "--fuzz":
         emulator()
@@ -57,7 +57,7 @@ def main() -> int:
     version = subprocess.run([*emulated(python), "-c", "import sys; print('%d%d' % sys.version_info[:2])"], **READ)
     found = sorted(Path(sys.argv[1]).glob(f"shmloader-*-cp{version.stdout.strip()}-*_aarch64.whl"))
     if not found:
-        print(f"the aarch64 wheel is not run: there is none for Debian's CPython {version.stdout}", file=sys.stderr)
+        print(f"not tried: the aarch64 wheel; there is none for Debian's CPython {version.stdout}", file=sys.stderr)
         return 0
     packages(version.stdout.strip(), found[-1])
     command = [*emulated(python), str(ROOT / "wheels" / "smoke.py"), "--fork-only", str(SITE)]
@@ -110,7 +110,7 @@ def pictures(python: Path, wheels: Path) -> int:
     version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     found = sorted(wheels.glob(f"shmloader-*-{version}-*_x86_64.whl"))
     if not found:
-        print(f"the decoders are not compared: there is no x86-64 wheel of {version}", file=sys.stderr)
+        print(f"not tried: the decoder on both architectures; there is no x86-64 wheel of {version}", file=sys.stderr)
         return 0
     here = MADE / "x86_64"
     shutil.rmtree(here, ignore_errors=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,28 @@ def test_workflows_try_the_torch_versions_that_the_limits_name() -> None:
 def test_no_registry_is_named_by_its_host() -> None:
     for file in [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("wheels/*.py"), ROOT / "Makefile"]:
         assert not re.search(r"https?://|\.org\b|\.io\b", file.read_text()), file
+
+
+@pytest.mark.parametrize("broken", ["", "docs"])
+def test_a_release_check_ends_with_all_that_was_not_tried(tmp_path: Path, broken: str) -> None:
+    make = tmp_path / "make"
+    make.write_text(f"""#!/bin/sh
+echo "$2"
+test "$2" != wheel || echo 'not tried: CPython 3.99, which is not here' >&2
+test "$2" != "{broken}"
+""")
+    make.chmod(0o755)
+    command = [sys.executable, str(ROOT / "wheels" / "release.py")]
+    ran = subprocess.run(command, env=os.environ | {"MAKE": str(make)}, stdout=subprocess.PIPE, text=True)
+    assert ran.returncode == bool(broken)
+    steps, end = ran.stdout.split("\n| step | result | minutes |\n")
+    assert [line for line in steps.splitlines() if line in ("suite", "docs", "wheel")] == ["suite", "docs", "wheel"]
+    assert f"| documentation | {'failed' if broken else 'passed'} | 0 |" in end
+    untried, remarks = end.partition("\nNot tried:\n")[2].split("\nBefore the tag:\n")
+    assert untried.startswith("- CPython 3.99, which is not here\n- the gates of each commit: .ci/run\n")
+    for target in re.findall(r"make ([\w.-]+)", untried):
+        assert f"\n{target}:" in read("Makefile")
+    assert remarks.startswith("- ")
 
 
 def test_every_package_of_the_checkout_is_in_a_wheel() -> None:

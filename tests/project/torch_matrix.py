@@ -2,7 +2,8 @@
 
     python tests/project/torch_matrix.py                # every version, unless it passed with these sources
     python tests/project/torch_matrix.py 2.6.0 2.15.0     # these, again
-    python tests/project/torch_matrix.py --wheels dist    # no suite: whether these wheels work, with every torch
+    python tests/project/torch_matrix.py --wheels dist    # no suite: whether these wheels work, with every torch;
+                                                          # with SDIST_TOO also what pip builds of the sdist
 
 The wheel is tested: the tests are copied to a folder without shmloader/ beside them.  torch comes from
 wherever pip is configured to look; a version that pip refuses is named in the table, and the rest goes on.  PyPI's
@@ -16,7 +17,6 @@ while it runs the environment.  An interrupted run goes on with the environment 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -28,10 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import stub_libraries
+from torch_results import Result, count, key, note, read_results, release, row, table, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = ROOT / "build" / "torch"
@@ -48,11 +48,15 @@ VERSIONS = {  # torch: with which Python, and what is run
     "2.15.0": ("3.13", WHOLE),
 }
 PRE_RELEASE = ("3.12", RING)
+SDIST_TOO = ("2.6.0", "2.15.0")  # the oldest Python and the newest
 # The rest of the suite: torch has no part in it, or no more than in the tests that are run.
 NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example")
 
 CORE_FILES = ("pyproject.toml", "cython_ext/**/*.pyx", "cython_ext/**/*.px[di]", "cython_ext/**/*.[ch]")
-SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/**/*.py", "shmloader/**/*.pyi", "shmloader/py.typed")
+SOURCE_FILES = (
+    *("setup.py", "MANIFEST.in", "README.md", "LICENSE"),
+    *("shmloader/**/*.py", "shmloader/**/*.pyi", "shmloader/py.typed"),
+)
 UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = (
     *("constraints.txt", "setup.py", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py"),
@@ -68,29 +72,6 @@ class Refused(Exception):
 
 class Held(Refused):
     """pip's own settings here (a constraint, say) allow other versions of torch alone."""
-
-
-@dataclasses.dataclass
-class Result:
-    """A row of the table."""
-
-    torch: str
-    python: str
-    tests: str
-    sources: str  # a digest of what was tested
-    build: str = ""
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    xfailed: int = 0
-    seconds: int = 0
-    problem: str = ""
-    untried: str = ""  # why pip's settings here do not allow this version
-    failures: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def good(self) -> bool:
-        return not self.problem and not self.untried and not self.failed and self.passed > 0
 
 
 def main() -> int:
@@ -110,7 +91,7 @@ def main() -> int:
 
 def run_all(arguments: argparse.Namespace) -> int:
     sources = copy_sources()
-    holding = read_results(sources)
+    holding = read_results(RESULTS, sources)
     versions = arguments.torch or [*VERSIONS, *newest_pre_release()]
     for version in versions:
         usual, tests = VERSIONS.get(version, PRE_RELEASE)
@@ -133,7 +114,7 @@ def run_all(arguments: argparse.Namespace) -> int:
         if not arguments.keep:
             shutil.rmtree(ENVIRONMENT, ignore_errors=True)
         holding[key(result)] = result
-        write_results(holding)
+        write_results(RESULTS, holding)
         say(row(result) if result.good else f"torch {version}: {note(result)}")
     asked = {version.lstrip("=") for version in arguments.torch}
     results = [result for result in holding.values() if not asked or result.torch.lstrip("=") in asked]
@@ -174,14 +155,16 @@ def run(result: Result, python: str, arguments: argparse.Namespace) -> None:
         build = make_environment(result, python, arguments.cuda_libraries)
         stamp.write_text(json.dumps({"wanted": wanted, "build": build}))
     result.build = json.loads(stamp.read_text())["build"]
-    if arguments.wheels:
-        install_wheel(result, arguments.wheels)
-    else:
+    if not arguments.wheels:
         install_project(result)
+    else:
+        if result.torch in SDIST_TOO:
+            try_sdist(result, arguments.wheels)
+        install_wheel(result, arguments.wheels)
     check_what_is_imported(result)
     say(f"torch {result.torch} ({result.build}), Python {result.python}: {result.tests}")
     if arguments.wheels:
-        run_smoke(result)
+        run_smoke(result, "wheel", SUITE / "wheels" / "smoke.py", SUITE / "docs" / "machinery" / "blocks.py")
     else:
         run_suite(result, arguments.long, arguments.pytest)
 
@@ -237,16 +220,34 @@ def install_wheel(result: Result, folder: Path) -> None:
     found = sorted(folder.glob(f"shmloader-*-{tag}-{tag}-*_{platform.machine()}.whl"))
     if not found:
         raise Refused(f"{folder} has no wheel for {tag} and {platform.machine()}: make wheel")
-    pip(result, "install", "--no-deps", "--force-reinstall", str(found[-1]))
+    install_file(result, found[-1])
+
+
+def try_sdist(result: Result, folder: Path) -> None:
+    """Have pip build the sdist as a stranger would, in an environment that has only torch, and run the smoke test."""
+    if shutil.which("cc") is None:
+        say("not tried: the sdist, because there is no compiler here")
+        return
+    sdist = next(folder.glob("shmloader-*.tar.gz"), None)
+    if sdist is None:
+        raise Refused(f"{folder} has no sdist: make wheel")
+    say(f"torch {result.torch}: pip builds the sdist")
+    install_file(result, sdist)
+    check_what_is_imported(result)
+    run_smoke(result, "sdist", SUITE / "wheels" / "smoke.py")
+
+
+def install_file(result: Result, file: Path) -> None:
+    pip(result, "install", "--no-deps", "--force-reinstall", str(file))
     pip(result, "install", *(need for need in requirements("shmloader", "images") if name_of(need) != "torch"))
 
 
-def run_smoke(result: Result) -> None:
+def run_smoke(result: Result, name: str, *scripts: Path) -> None:
     """Run the smoke test and the documentation's code, each from a folder that has no package beside it."""
-    log = LOGS / f"{result.torch}.smoke.log"
+    log = LOGS / f"{result.torch}.{name}.log"
     began = time.monotonic()
     with log.open("w") as out:
-        for script in (SUITE / "wheels" / "smoke.py", SUITE / "docs" / "machinery" / "blocks.py"):
+        for script in scripts:
             ran = subprocess.run(
                 [inside("python"), str(script)],
                 cwd=MADE,
@@ -258,8 +259,8 @@ def run_smoke(result: Result) -> None:
             result.passed += ran.returncode == 0
             if ran.returncode:
                 result.failed += 1
-                result.failures.append(f"{script.name}, see {log}")
-    result.seconds = round(time.monotonic() - began)
+                result.failures.append(f"{script.name} of the {name}, see {log}")
+    result.seconds += round(time.monotonic() - began)
 
 
 def build_probe() -> None:
@@ -319,20 +320,6 @@ def run_suite(result: Result, long: bool, only: list[str]) -> None:
         result.problem = f"pytest ended with status {status}; see {log}"
 
 
-def count(result: Result, report: Path) -> None:
-    for case in xml.parse(report).getroot().iter("testcase"):
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            result.failed += 1
-            result.failures.append(f"{case.get('classname', '')}::{case.get('name', '')}".removeprefix("tests."))
-        elif skipped is None:
-            result.passed += 1
-        elif skipped.get("type") == "pytest.xfail":
-            result.xfailed += 1
-        else:
-            result.skipped += 1
-
-
 # -------------------------------------------------------------------------------------------------- an environment's
 
 
@@ -380,7 +367,7 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower().replace("_", "-")
 
 
-# ------------------------------------------------------------------------------------------------- Pythons, versions
+# ---------------------------------------------------------------------------------------- Pythons, versions, sources
 
 
 def find_python(version: str) -> str:
@@ -390,7 +377,7 @@ def find_python(version: str) -> str:
     for python in [named, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python3")))]:
         if python is not None and works(python):
             return python
-    say(f"there is no Python {version} with its headers here: {sys.executable} takes its place")
+    say(f"not tried: Python {version}, which is not here with its headers; {sys.executable} takes its place")
     return sys.executable
 
 
@@ -417,15 +404,8 @@ def newest_pre_release() -> list[str]:
     newest = found[1].split(", ")[0] if found else ""
     if re.search(r"\d(a|b|rc|\.dev)\d", newest):
         return [newest]
-    say(f"pip knows no pre-release of torch that is newer than {newest or 'what it finds, which is none'}")
+    say(f"not tried: a pre-release of torch; pip knows none that is newer than {newest or 'what it finds, none'}")
     return []
-
-
-def release(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)]
-
-
-# --------------------------------------------------------------------------------------------------- sources, results
 
 
 def copy_sources() -> str:
@@ -444,43 +424,6 @@ def copy_sources() -> str:
             if file.name not in UNTESTED:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + to.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def key(result: Result) -> str:
-    return f"{result.torch} {result.python} {result.tests}"
-
-
-def read_results(sources: str) -> dict[str, Result]:
-    """What is known of these sources; of others nothing counts."""
-    if not RESULTS.exists():
-        return {}
-    fields = [fields for fields in json.loads(RESULTS.read_text()) if fields["sources"] == sources]
-    return {key(result): result for result in (Result(**each) for each in fields)}
-
-
-def write_results(results: dict[str, Result]) -> None:
-    partly = RESULTS.with_suffix(".new")
-    partly.write_text(json.dumps([dataclasses.asdict(result) for result in results.values()], indent=1) + "\n")
-    partly.replace(RESULTS)
-
-
-def table(results: list[Result]) -> str:
-    head = "| torch | build | Python | what ran | passed | failed | skipped | xfailed | seconds |\n" + "|---" * 9 + "|"
-    notes = [f"{result.torch}: {note(result)}" for result in results if not result.good]
-    return "\n".join([head, *map(row, results), *notes])
-
-
-def note(result: Result) -> str:
-    """Why a version has not passed."""
-    if result.untried:
-        return f"not tried, because pip is held to other versions here ({result.untried})"
-    return result.problem or ", ".join(result.failures)
-
-
-def row(result: Result) -> str:
-    counts = [result.passed, result.failed, result.skipped, result.xfailed, result.seconds]
-    ran = ["not run"] + [""] * 4 if not result.passed else counts
-    return f"| {' | '.join(map(str, [result.torch, result.build, result.python, result.tests, *ran]))} |"
 
 
 def last_line(text: str) -> str:
