@@ -14,6 +14,9 @@ enum { JPEG_COMPONENTS = 3, JPEG_MCU_BLOCKS = 10, JPEG_TABLES = 4 };
  * marker, no table and no bit of it is doubtful, so Pillow alone decides about broken files. */
 enum { JPEG_OK = 0, JPEG_NOT_OURS = 1, JPEG_NO_MEMORY = 2 };
 
+/* An orientation that only Pillow can read: of another type, in two EXIF markers, damaged, or in XMP. */
+enum { JPEG_ASK_PILLOW = 0 };
+
 typedef struct {
     uint8_t id, h, v;               /* sampling factors: blocks of it in an MCU, across and down */
     uint8_t quantiser, dc, ac;      /* numbers of its tables */
@@ -24,7 +27,7 @@ typedef struct {
     int components;                 /* 1: grey; 3: Y, Cb, Cr */
     int h, v;                       /* the largest sampling factors: an MCU is 8 h by 8 v pixels */
     int restart;                    /* MCUs between two restart markers; 0: there are none */
-    int orientation;                /* EXIF: 1 (as stored) to 8 */
+    int orientation;                /* EXIF: 1 (as stored) to 8, or JPEG_ASK_PILLOW */
     jpeg_component component[JPEG_COMPONENTS];
     uint16_t quantiser[JPEG_TABLES][64]; /* in the order of the file: zigzag */
     const uint8_t *scan, *end;      /* the entropy-coded data, and where the file ends */

@@ -131,7 +131,8 @@ cdef class Decoder:
             status: of the file, if it was read early: its size in bytes, and its mtime in ns.
 
         Returns:
-            Its width, height and EXIF orientation (1 to 8); None if this decoder does not take the file.
+            Its width, height and EXIF orientation (1 to 8; 0: only Pillow can read it); None if this decoder does not
+            take the file.
         """
         cdef int result
         cdef const jpeg_header *header

@@ -48,7 +48,7 @@ size_t jpeg_planes_bytes(const jpeg_shape *s)
     if (!s->width || !s->height || (s->components != 1 && s->components != 3)) return 0;
     for (int k = 0; k < 2; k++)
         if (!is_factor(s->h[k]) || !is_factor(s->v[k]) || s->h[0] % s->h[k] || s->v[0] % s->v[k]) return 0;
-    if (s->orientation < 1 || s->orientation > 8) return 0;
+    if (s->orientation > 8) return 0;
     size_t bytes = SPARE;
     for (int k = 0; k < s->components; k++) bytes += (size_t)size_of(s, k).width * stride_of(size_of(s, k));
     return bytes;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch.utils.data import Dataset
 
 from shmloader.images.explanation import explained
 from shmloader.images.following import Following
+from shmloader.images.known import text_of
 
 __all__ = ["Columns", "OnColumn", "columns", "on_column"]
 
@@ -19,14 +22,17 @@ class Columns(Dataset[Any]):
     Args:
         dataset: with the pictures' column as it is stored.
         image, label: names of columns; without a label, a sample is the image alone.
-        reader: makes images of files.
+        reader: makes images of files.  With an OfMode, nothing is fused.
     """
 
-    is_fused = True
-
-    def __init__(self, dataset: Any, image: str, label: str | None, reader: Following) -> None:
+    def __init__(self, dataset: Any, image: str, label: str | None, reader: Following | OfMode) -> None:
         self.dataset = dataset
         self._image, self._label, self._reader = image, label, reader
+
+    @property
+    def is_fused(self) -> bool:
+        """See fuse()."""
+        return not isinstance(self._reader, OfMode)
 
     @property
     def on_device(self) -> Any:
@@ -37,11 +43,11 @@ class Columns(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        return self._sample(self.dataset[int(index)], None)
+        return self._sample(index, None)
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
         """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
-        return self._sample(self.dataset[int(index)], row if self._label is None else row[0])
+        return self._sample(index, row if self._label is None else row[0])
 
     def explain(self, measure: bool = False) -> str:
         """What is fused, and what is not and why: a line for each transform.
@@ -54,13 +60,20 @@ class Columns(Dataset[Any]):
         def file(at: int) -> bytes:
             return _bytes_of(self.dataset[at][self._image])
 
-        return explained("A datasets.Dataset is fused:", self._reader, measure, len(self), file)
+        heading = f"A datasets.Dataset is {'fused' if self.is_fused else 'not fused'}:"
+        return explained(heading, self._reader, measure, len(self), file)
 
     def __repr__(self) -> str:
-        return f"Fused: {self.dataset!r}"
+        return f"{'Fused' if self.is_fused else 'Not fused'}: {self.dataset!r}"
 
-    def _sample(self, stored: dict[str, Any], out: Any) -> Any:
+    def _sample(self, index: int, out: Any) -> Any:
+        stored = self.dataset[int(index)]
         picture = stored[self._image]
+        if picture is None:
+            raise ValueError(
+                f"row {index} has no picture in the column {self._image!r}. Filter such rows out first: "
+                f"dataset.filter(lambda picture: picture is not None, input_columns={self._image!r})."
+            )
         image = self._reader(_bytes_of(picture), out, must_fit=False, is_turned=True)
         return image if self._label is None else (image, stored[self._label])
 
@@ -74,11 +87,37 @@ def _bytes_of(picture: dict[str, Any]) -> bytes:
     return data
 
 
+class OfMode:
+    """Reads the pictures of a column whose feature asks for a mode: `datasets` decodes and converts them.
+
+    Args:
+        feature: the column's datasets.Image.
+        transform: gets the PIL image.
+    """
+
+    on_device = None
+
+    def __init__(self, feature: Any, transform: Any) -> None:
+        self._feature, self._transform = feature, transform
+        self.notes = [f"  {text_of(transform)}: called as it is: the column has pictures of mode {feature.mode!r}"]
+
+    def __call__(self, source: bytes, out: Any = None, *, must_fit: bool = True, is_turned: bool = False) -> Any:
+        return self._transform(self._feature.decode_example({"bytes": source, "path": None}))
+
+    def costs(self, sources: Sequence[bytes]) -> list[tuple[str, float]]:
+        """The cost of a sample: see Reader."""
+        begin = time.thread_time()
+        for source in sources:
+            self(source)
+        return [("decode and transform", 1e6 * (time.thread_time() - begin) / len(sources))]
+
+
 def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: bool, scale_on_device: bool) -> Columns:
     """Fuse a Hugging Face dataset: see fuse().
 
     Raises:
-        ValueError: the dataset has no such column, or the column has no pictures.
+        ValueError: the dataset has no such column, the column has no pictures, or they have another mode than RGB and
+            there is no transform.
     """
     feature = dataset.features.get(image) if dataset.features else None
     if type(feature).__name__ != "Image":
@@ -92,7 +131,15 @@ def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: 
     columns = [image] if label is None else [image, label]
     stored = dataset.with_format(None).select_columns(columns)
     stored = stored.cast_column(image, import_module("datasets").Image(decode=False))
-    return Columns(stored, image, label, Following(transform, exact, scale_on_device))
+    mode = getattr(feature, "mode", None)
+    if mode in (None, "RGB"):
+        return Columns(stored, image, label, Following(transform, exact, scale_on_device))
+    if transform is None:
+        raise ValueError(
+            f"the column {image!r} has pictures of mode {mode!r}, and without a transform fuse() gives RGB. Give a "
+            f"transform that takes such a picture, or cast the column to datasets.Image(mode='RGB')."
+        )
+    return Columns(stored, image, label, OfMode(import_module("datasets").Image(mode=mode), transform))
 
 
 class OnColumn:

@@ -37,7 +37,7 @@ Crop = tuple[int, int, int, int]
 
 _LARGEST = 65535  # pixels across or down of a result: the most that a JPEG file can have
 _ORIENTATION = 0x0112  # the EXIF tag
-_XMP = b"tiff:Orientation"  # Pillow reads the orientation here, too
+_ASK_PILLOW = 0  # the orientation of a file in which only Pillow finds it: JPEG_ASK_PILLOW in header.h
 _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 
 # Idle decoders.  A picture takes one and puts it back, so its memory serves the next picture.  Two threads, or a signal
@@ -129,7 +129,7 @@ class Picture:
 
     Attributes:
         width, height: in pixels, as the file stores it.
-        orientation: EXIF's, 1 (as stored) to 8.
+        orientation: EXIF's, 1 (as stored) to 8.  If the caller does not want it, 0: not known.
 
     Raises:
         Exception: as decode().
@@ -161,8 +161,7 @@ class Picture:
             self._is_found = opened is not None
             if opened is None:
                 opened = self._open(is_file)
-            is_odd = is_turned and opened is not None and (opened[2] != 1 or _XMP in bytes(self._source))
-            if opened is None or is_odd or _is_huge(opened[0], opened[1]):
+            if opened is None or self._needs_pillow(*opened):
                 if self._cache is not None:
                     self._cache.note_other()
                 self._open_by_pillow()
@@ -174,6 +173,12 @@ class Picture:
         except BaseException:
             self.__exit__()
             raise
+
+    def _needs_pillow(self, width: int, height: int, orientation: int) -> bool:
+        """Whether Pillow opens a file that our own decoder takes."""
+        if (self._is_turned and orientation != 1) or (self._is_upright and orientation == _ASK_PILLOW):
+            return True
+        return _is_huge(width, height)
 
     def __enter__(self) -> Picture:
         return self
@@ -282,7 +287,8 @@ class Picture:
                 error.args = (f"{error.args[0]}: {name}",)
             raise
         self.width, self.height = self._image.size
-        self.orientation = orientation if orientation in range(1, 9) else 1
+        # as a whole number, because Pillow may give it as a fraction or a float
+        self.orientation = next((whole for whole in range(1, 9) if whole == orientation), 1)
 
 
 def _is_huge(width: int, height: int) -> bool:

@@ -50,8 +50,9 @@ class Another:
         length = length_of(self._sampler)
         given = "no length" if length is None else f"length {length}"
         warnings.warn(
-            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. So "
-            "this epoch is empty. Let its iter() begin an epoch again after load_state_dict() with the state of its end.",
+            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. "
+            "So this epoch is empty. Let its iter() begin an epoch again after load_state_dict() with the "
+            "state of its end.",
             RuntimeWarning,
             stacklevel=caller()[1],
         )

@@ -26,6 +26,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shmloader import images
 from shmloader.core import jpeg
+from tests.images import torchvision_stand_ins as tv
 
 Array = np.ndarray[Any, Any]
 DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
@@ -333,6 +334,122 @@ def test_upright_where_asked(orientation: int, order: str, monkeypatch: pytest.M
     monkeypatch.setitem(images.decode.__globals__, "_idle", [])
     assert np.array_equal(images.decode(data, rotate=True), expected)
     assert np.array_equal(images.decode(data, rotate=True, flip=True), expected[:, :, ::-1])
+
+
+def app1(payload: bytes) -> bytes:
+    return b"\xff\xe1" + struct.pack(">H", 2 + len(payload)) + payload
+
+
+def exif_of(*entries: tuple[int, int, int, bytes], order: str = "<", after: bytes = b"") -> bytes:
+    """The payload of an EXIF marker: each entry is a tag, a type, a count and four bytes."""
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "IH", 8, len(entries))
+    packed = [struct.pack(order + "HHI", tag, kind, count) + value for tag, kind, count, value in entries]
+    return b"Exif\0\0" + head + b"".join(packed) + bytes(4) + after
+
+
+def number(order: str, form: str, value: int | float) -> bytes:
+    return struct.pack(order + form, value).ljust(4, b"\0")
+
+
+# where the values of entries lie that have more than four bytes, behind one entry and behind two
+ONE, TWO = struct.pack("<I", 26), struct.pack("<I", 38)
+TYPES = {
+    "BYTE": (1, "B"),
+    "SBYTE": (6, "b"),
+    "SSHORT": (8, "h"),
+    "LONG": (4, "I"),
+    "SLONG": (9, "i"),
+    "FLOAT": (11, "f"),
+}
+TYPES |= {"IFD": (13, "I"), "UNDEFINED": (7, "B")}
+ODD = {
+    **{
+        f"{name} {order}": app1(exif_of((0x0112, kind, 1, number(order, form, 6)), order=order))
+        for name, (kind, form) in TYPES.items()
+        for order in "<>"
+    },
+    "RATIONAL": app1(exif_of((0x0112, 5, 1, ONE), after=struct.pack("<II", 12, 2))),
+    "DOUBLE": app1(exif_of((0x0112, 12, 1, ONE), after=struct.pack("<d", 6))),
+    "half": app1(exif_of((0x0112, 5, 1, ONE), after=struct.pack("<II", 13, 2))),
+    "count 0": app1(exif_of((0x0112, 3, 0, number("<", "H", 6)))),
+    "count 0, then 1": app1(exif_of((0x0112, 3, 0, number("<", "H", 6)), (0x0112, 3, 1, number("<", "H", 3)))),
+    "twice": app1(exif_of((0x0112, 3, 1, number("<", "H", 6)), (0x0112, 3, 1, number("<", "H", 3)))),
+    "count 2": app1(exif_of((0x0112, 3, 2, struct.pack("<HH", 6, 3)))),
+    "too large": app1(exif_of((0x0112, 3, 1, number("<", "H", 9)))),
+    "zero": app1(exif_of((0x0112, 3, 1, number("<", "H", 0)))),
+    "a tag before it lies outside": app1(exif_of((0x010F, 2, 90, TWO), (0x0112, 3, 1, number("<", "H", 6)))),
+    "a tag before it lies inside": app1(
+        exif_of((0x010F, 2, 9, TWO), (0x0112, 3, 1, number("<", "H", 6)), after=b"a camera\0")
+    ),
+    "a tag of no type before it": app1(exif_of((0x010F, 99, 9, TWO), (0x0112, 3, 1, number("<", "H", 6)))),
+    "cut off": app1(exif_of((0x0112, 3, 1, number("<", "H", 6)))[:-10]),
+    "no entries": app1(exif_of()),
+    "empty": app1(b"Exif\0\0"),
+    "its name twice": app1(b"Exif\0\0" + exif_of((0x0112, 3, 1, number("<", "H", 6)))),
+    "two markers": app1(exif_of((0x010F, 2, 9, TWO), (0x0112, 3, 1, number("<", "H", 6)), after=b"a ca"))
+    + app1(b"Exif\0\0mera\0"),
+    "the second has it": app1(exif_of()) + app1(exif_of((0x0112, 3, 1, number("<", "H", 6)))),
+    "XMP": app1(b'http://ns.adobe.com/xap/1.0/\0<a tiff:Orientation="6"/>'),
+    "XMP, an element": app1(b"http://ns.adobe.com/xap/1.0/\0<tiff:Orientation>8</tiff:Orientation>"),
+    "XMP and EXIF": app1(b'http://ns.adobe.com/xap/1.0/\0<a tiff:Orientation="6"/>') + exif(3, ">"),
+    "EXIF without it, and XMP": app1(exif_of((0x0100, 4, 1, number("<", "I", 50))))
+    + app1(b'http://ns.adobe.com/xap/1.0/\0<a tiff:Orientation="6"/>'),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's, of damaged EXIF data
+@pytest.mark.parametrize("kind", ODD)
+def test_an_orientation_in_another_form(kind: str) -> None:
+    data = write(Noise(4, 50, 30, markers=ODD[kind]))
+    image = Image.open(io.BytesIO(data))
+    expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB")).transpose(2, 0, 1)
+    assert np.array_equal(images.decode(data, rotate=True), expected)
+    assert np.array_equal(images.on_column(tv.PILToTensor())({"image": [{"bytes": data}]})["image"][0], expected)
+    before = images.counts()["decoded"]
+    assert np.array_equal(images.decode(data), by_pillow(data))
+    assert images.counts()["decoded"] == before + 1  # who does not ask for the orientation does not wait for Pillow
+
+
+def test_exif_that_pillow_refuses() -> None:
+    """It reads EXIF data when it opens a file without a resolution, and drops the error then."""
+    no_tiff, resolution = app1(b"Exif\0\0no TIFF file"), b"\xff\xe0\0\x10JFIF\0\1\1\1\0\x48\0\x48\0\0"
+    data = write(Noise(4, 50, 30, markers=no_tiff))
+    assert np.array_equal(images.decode(data, rotate=True), by_pillow(data))
+    data = write(Noise(4, 50, 30, markers=resolution + no_tiff))
+    assert np.array_equal(images.decode(data), by_pillow(data))
+    with pytest.raises(SyntaxError, match="not a TIFF file"):
+        ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    with pytest.raises(SyntaxError, match="not a TIFF file"):
+        images.decode(data, rotate=True)
+
+
+def segment(marker: int, payload: bytes) -> bytes:
+    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(payload)) + payload
+
+
+CUT_SHORT = {
+    "JFIF": segment(0xE0, b"JFIF\0\1"),
+    "ICC": segment(0xE2, b"ICC_PROFILE\0\1"),
+    "Photoshop": segment(0xED, b"Photoshop 3.0\0" + b"8BIM" + b"\x03\xed"),
+    "Adobe": segment(0xEE, b"Adobe\0"),
+}
+
+
+@pytest.mark.parametrize("kind", CUT_SHORT)
+def test_a_marker_that_pillow_refuses(kind: str) -> None:
+    data = write(Noise(4, 50, 30, markers=CUT_SHORT[kind]))
+    with pytest.raises(UnidentifiedImageError):
+        Image.open(io.BytesIO(data))
+    with pytest.raises(UnidentifiedImageError):
+        images.decode(data)
+
+
+def test_a_picture_that_libjpeg_refuses() -> None:
+    data = write(Noise(4, 65_501, 1))
+    with pytest.raises(OSError, match="broken data stream"):
+        Image.open(io.BytesIO(data)).load()
+    with pytest.raises(OSError, match="broken data stream"):
+        images.decode(data)
 
 
 class NobodysDecoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import random
@@ -182,6 +183,7 @@ def test_only_what_is_wanted_is_decoded(paths: list[str]) -> None:
         raise AssertionError(f"{path} was loaded, and only its crop is wanted")
 
     loader.__module__, loader.__name__ = tv.FOLDER, "default_loader"
+    loader.__code__ = loader.__code__.replace(co_filename=tv.default_loader.__code__.co_filename)
     dataset = tv.DatasetFolder(paths[:1], FUSED_WHOLLY["training"])
     dataset.loader = loader
     fused = images.fuse(dataset)
@@ -382,44 +384,67 @@ def test_paths_that_are_bytes(paths: list[str], tmp_path: Path) -> None:
     for _ in range(2):  # the first time makes the marks of rows
         assert_same(dataset, fused)
     assert "read the file" in fused.explain(measure=True)
-    assert "three samples" in images.fuse(Spoken(paths, FUSED_WHOLLY["training"])).explain()
     dataset.loader = lambda path: Image.open(io.BytesIO(Path(path.decode()).read_bytes())).convert("RGB")
     assert_same(dataset, fused)
 
 
-class Spoken(tv.DatasetFolder):
-    """A folder with a __getitem__ of its own, which behaves as this parameter says."""
+class WithoutBroken(tv.DatasetFolder):
+    """Gives None for a file that cannot be read, as many datasets do; no file of the first samples is broken."""
 
-    says: Any = None
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return None
+
+
+class RareFlip(tv.DatasetFolder):
+    """Flips the pictures of one class only, and counts its calls."""
+
+    calls = 0
 
     def __getitem__(self, index: int) -> Any:
         sample, target = super().__getitem__(index)
-        return self.says(sample, target) if self.says else (sample, target)
+        self.calls += 1
+        return (sample.flip(-1) if target == 4 else sample), target
 
 
-SAYINGS = {
-    "a third part": lambda sample, target: (sample, target, 1),
-    "another target": lambda sample, target: (sample, target + 1),
-    "another sample": lambda sample, target: (sample // 2, target),
-    "a draw of torch's": lambda sample, target: (sample, target if torch.rand(1) < 2 else 0),
-    "a draw of Python's": lambda sample, target: (sample, target if random.random() < 2 else 0),
-    "a draw of NumPy's": lambda sample, target: (sample, target if np.random.random() < 2 else 0),
-    "an error": lambda sample, target: 1 / 0,
-}
+class Decorated(tv.DatasetFolder):
+    """Its method has torchvision's name and module."""
+
+    @functools.wraps(tv.DatasetFolder.__getitem__)
+    def __getitem__(self, index: int) -> Any:
+        sample, target = super().__getitem__(index)
+        return sample, -target
 
 
-@pytest.mark.parametrize("saying", [None, *SAYINGS])
-def test_a_dataset_of_another_class(saying: str | None, paths: list[str]) -> None:
-    dataset = Spoken(paths, FUSED_WHOLLY["training"])
-    dataset.says = SAYINGS[saying] if saying else None
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
+@pytest.mark.parametrize("kind", [WithoutBroken, RareFlip, Decorated])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_method_of_its_own_is_called(kind: Any, workers: int, paths: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
+    dataset = kind([*paths[:6], *([broken] if kind is WithoutBroken else [])], FUSED_WHOLLY["training"])
     fused = images.fuse(dataset)
-    assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
-    assert np.array_equal(np.random.get_state()[1], states[2])  # type: ignore[index]
-    assert fused.is_fused is (saying is None)
-    assert ("three samples" if saying is None else "gives other samples") in fused.explain()
-    if saying is None:
-        assert_same(dataset, fused)
+    assert not fused.is_fused and f"{kind.__name__} is not fused: its class has a __getitem__" in fused.explain()
+    batches = []
+    for data in (dataset, fused):
+        torch.manual_seed(4)
+        loader = shmloader.DataLoader(data, batch_size=3, num_workers=workers, collate_fn=list)
+        batches.append([sample for batch in loader for sample in batch])
+    for one, other in zip(*batches, strict=True):
+        assert one is other is None or (torch.equal(one[0], other[0]) and one[1] == other[1])
+    assert (batches[0][-1] is None) == (kind is WithoutBroken)
+    assert workers or kind is not RareFlip or dataset.calls == 12  # none more: fuse() tries no samples
+
+
+def test_a_class_that_inherits_the_method(paths: list[str]) -> None:
+    class Named(tv.DatasetFolder):
+        def __len__(self) -> int:
+            return len(self.samples)
+
+    dataset = Named(paths, FUSED_WHOLLY["training"])
+    assert images.fuse(dataset).is_fused
+    assert_same(dataset, images.fuse(dataset))
 
 
 @pytest.mark.parametrize(

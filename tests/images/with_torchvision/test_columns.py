@@ -149,3 +149,33 @@ def test_a_column_that_cannot_be_fused(dataset: Any) -> None:
     stored = empty.cast_column("image", datasets.Image(decode=False))
     with pytest.raises(ValueError, match="no picture"):
         stored.with_transform(images.on_column(np.array))[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "HSV", "CMYK", "RGB"])
+def test_the_mode_of_a_column(mode: str, workers: int, dataset: Any) -> None:
+    rows = dataset.cast_column("image", datasets.Image(mode=mode))
+    fused = images.fuse(rows, np.array)
+    assert fused.is_fused is (mode == "RGB") and (mode == "RGB") != ("not fused" in fused.explain())
+    assert fused.is_fused or f"mode '{mode}'" in fused.explain()
+    loader = shmloader.DataLoader(fused, batch_size=4, num_workers=workers, collate_fn=list)
+    got = [sample for batch in loader for sample in batch]
+    for row, (image, label) in zip(rows, got, strict=True):
+        expected = np.array(row["image"])
+        assert image.dtype == expected.dtype and np.array_equal(image, expected) and label == row["label"]
+
+
+def test_another_mode_without_a_transform(dataset: Any) -> None:
+    with pytest.raises(ValueError, match="'image' has pictures of mode 'L'"):
+        images.fuse(dataset.cast_column("image", datasets.Image(mode="L")))
+
+
+def test_a_row_without_a_picture(dataset: Any) -> None:
+    rows = dataset.select([0, 1])
+    holed = datasets.concatenate_datasets(
+        [rows, datasets.Dataset.from_dict({"image": [None], "label": [3], "text": ["a"]}, features=rows.features)]
+    )
+    fused = images.fuse(holed, np.array)
+    assert np.array_equal(fused[1][0], np.array(rows[1]["image"].convert("RGB")))
+    with pytest.raises(ValueError, match=r"row 2 has no picture in the column 'image'"):
+        fused[2]
