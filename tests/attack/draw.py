@@ -12,7 +12,7 @@ from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, N
 from tests.attack.hooks import FETCHERS, ITERATORS, LOADER
 from tests.attack.loaders import LOADERS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS, STATEFUL
+from tests.attack.samplers import DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
 from tests.attack.twin import OURS_ALONE
 
 
@@ -52,7 +52,7 @@ def _program(drawn: random.Random) -> Program:
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
-    scenes += [_short_of_memory, _in_another_order, _between_epochs]
+    scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs]
     scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
@@ -242,11 +242,11 @@ def _in_another_order(drawn: random.Random, program: Program) -> Program:
 
 def _between_epochs(drawn: random.Random, program: Program) -> Program:
     """A sampler or a stream that keeps where it was, resumed between two epochs or within one, and used for more."""
-    if drawn.random() < 0.3:
+    if drawn.random() < 0.4:
         program = _streaming(program, "stream of epoch", drawn.choice([6, 8, 13, 24]))
-        program = program.with_options(num_workers=drawn.choice([None, None, 1, 2]), persistent_workers=None)
+        program = program.with_options(num_workers=drawn.choice([None, None, None, 1]), persistent_workers=None)
     else:
-        order = Order(drawn.choice([*STATEFUL, *(kind for kind in ORDERS if "itself" in kind)]))
+        order = Order(drawn.choice([kind for kind in ORDERS if "itself" in kind or "used up" in kind]))
         data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5))
         data = replace(data, form="number") if data.form in NEED_COLLATE else data
         program = replace(program, data=data, order=order).with_options(num_workers=drawn.choice([None, 1, 2]))
@@ -257,10 +257,11 @@ def _between_epochs(drawn: random.Random, program: Program) -> Program:
         program = program.with_options(chunk_size=None) if alone else program
     if not program.workers:
         program = replace(program.with_options(**dict.fromkeys(_OF_WORKERS)), shm="")
-    numbers = drawn.random() < 0.5 and "epoch" in program.data.kind
-    actions: list[Do] = [Do("set epoch", 0)] if numbers else []
-    actions += [BEGIN, *_some(drawn, 0.5, [[Do("take", count)] for count in (1, 2, 3)], [REST]), SAVE, Do("resume")]
-    actions += [BEGIN, REST, *([Do("set epoch", 1)] if numbers else []), BEGIN, REST, BEGIN, REST]
+    numbers = [Do("set epoch", number) for number in range(2)] if "of epoch" in program.data.kind else []
+    numbers = numbers[: drawn.choice([0, 1, 1, 2])]  # a user may forget it, also in later epochs
+    actions: list[Do] = numbers[:1]
+    actions += [BEGIN, *_some(drawn, 0.5, [[Do("take", count)] for count in range(1, 6)], [REST]), SAVE, Do("resume")]
+    actions += [BEGIN, REST, *numbers[1:], BEGIN, REST, BEGIN, REST]
     return replace(program, actions=tuple(actions))
 
 

@@ -140,8 +140,8 @@ def installed(name: str) -> Iterator[None]:
             setattr(where, what, found)
 
 
-def served_by_torch(iterator: Any) -> bool:
-    """Whether what iter() returned is an iterator of torch's, under what was wrapped around it."""
+def library_of(iterator: Any) -> str:
+    """The package of the iterator that iter() has returned, under what was wrapped around it: "torch", "shmloader"."""
     while type(iterator) is Tagged:
         iterator = iterator.inner
-    return type(iterator) in (_MANY, torchs._SingleProcessDataLoaderIter)
+    return type(iterator).__module__.partition(".")[0]

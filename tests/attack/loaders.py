@@ -8,7 +8,7 @@ import torch.utils.data
 from torch.utils.data import dataloader as torchs
 
 import shmloader
-from tests.attack.hooks import Tagged, served_by_torch
+from tests.attack.hooks import Tagged, library_of
 
 
 def calls_super(base: Any) -> Any:
@@ -97,7 +97,11 @@ OFF_THE_RING = ("names_torchs_iterator",)
 
 
 def riding(loader: Any, iterator: Any) -> tuple[bool, bool] | None:
-    """Whether a loader of ours says that its batches ride the ring, and whether they do; None: it is torch's."""
-    if not isinstance(loader, shmloader.DataLoader):
+    """Whether a loader of ours says that its batches ride the ring, and whether they do.
+
+    None: the loader is torch's, or nobody can know, because the user's generator is around the iterator.
+    """
+    library = library_of(iterator)
+    if not isinstance(loader, shmloader.DataLoader) or library not in ("torch", "shmloader"):
         return None
-    return loader.rides_ring, not served_by_torch(iterator)
+    return loader.rides_ring, library == "shmloader"

@@ -109,7 +109,7 @@ def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, event
 def _end_fork_server() -> None:
     """End the processes that multiprocessing starts once for all workers, and keeps."""
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    if server._forkserver_pid is not None:
+    if str(server._forkserver_pid) in _children():  # otherwise it is the parent's
         server._stop()
         resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
