@@ -126,7 +126,7 @@ CORPUS: dict[str, Program] = {
     "a stream tries again what it raised": _of(
         Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
     ),
-    "an exception that torch cannot make again": _of(Data(habit="raises told"), (BEGIN, REST), num_workers=1),
+    "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
     "a generator is sent to the workers": _of(
         Data("rows with generator"), (BEGIN, REST), num_workers=1, multiprocessing_context="forkserver"
     ),

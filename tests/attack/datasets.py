@@ -92,10 +92,10 @@ def _raise_once(data: Any, i: int) -> None:
         raise ValueError(f"sample {i} is bad")
 
 
-class Told(Exception):
+class WithMessage(Exception):
     """Raised by a sample; it has a message as a class attribute, and is made of something else."""
 
-    message = "told"
+    message = "of the class"
 
     def __init__(self, *, text: str) -> None:
         super().__init__(text)
@@ -105,8 +105,8 @@ def _raise_group(data: Any, i: int) -> None:
     raise ExceptionGroup("of tasks", [ValueError(f"sample {i} is bad")])  # noqa: F821 (Python 3.11)
 
 
-def _raise_told(data: Any, i: int) -> None:
-    raise Told(text=f"sample {i} is bad")
+def _raise_with_message(data: Any, i: int) -> None:
+    raise WithMessage(text=f"sample {i} is bad")
 
 
 def _exit_once(data: Any, i: int) -> None:
@@ -163,7 +163,7 @@ HABITS: dict[str, Callable[[Any, int], None]] = {
     "raises": _raise,
     "raises odd": _raise_odd,
     "raises once": _raise_once,
-    "raises told": _raise_told,
+    "raises with message": _raise_with_message,
     "exits once": _exit_once,
     "forks": _fork,
     "timer": _timer,
@@ -171,7 +171,10 @@ HABITS: dict[str, Callable[[Any, int], None]] = {
 }
 if sys.version_info >= (3, 11):
     HABITS["raises group"] = _raise_group
-NOT_REBUILT = ("raises group", "raises told")  # torch cannot raise the class, and then there is no promise but the text
+NOT_REBUILT = (
+    "raises group",
+    "raises with message",
+)  # torch cannot raise the class, and then there is no promise but the text
 EVERY_SAMPLE = ("keeps",)
 
 

@@ -66,7 +66,7 @@ def _program(drawn: random.Random) -> Program:
 
 
 def _hooked(drawn: random.Random, program: Program) -> Program:
-    """The same with something of torch's replaced, for all the program or from one epoch on."""
+    """The same with something of torch's replaced during the whole program or a part of it."""
     hook = drawn.choice([*drawn.choice([FETCHERS, LOADER, ITERATORS])])
     actions = [*program.actions]
     if hook in ITERATORS and program.workers:

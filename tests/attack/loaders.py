@@ -51,16 +51,6 @@ def names_torchs_iterator(base: Any) -> Any:
     return Loader
 
 
-def gives_another(base: Any) -> Any:
-    """A class whose `__iter__` was set from outside, and marks what its base's gives."""
-
-    class Loader(base):  # type: ignore[misc]
-        pass
-
-    Loader.__iter__ = lambda self: Tagged(base.__iter__(self))  # type: ignore[attr-defined]
-    return Loader
-
-
 def hooks_itself(base: Any) -> Any:
     """A class of which each loader has a `_get_iterator` of its own."""
 
@@ -88,7 +78,6 @@ LOADERS: dict[str, Any] = {
     "asks_for_an_iterator": asks_for_an_iterator,
     "calls_torchs_method": calls_torchs_method,
     "names_torchs_iterator": names_torchs_iterator,
-    "gives_another": gives_another,
     "hooks_itself": hooks_itself,
     "comes_after": comes_after,
 }

@@ -285,6 +285,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "nest":
             if not midway or not open_ or persistent or keeps or unordered or program.order.kind == "raising":
                 return "no two epochs at a time"
+            if "itself" in program.order.kind:
+                return "the inner epoch moves the outer one's place"
             if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, the outer epoch may have drawn nothing yet"
             if _draws_at_another_time(program, workers):
