@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
+from tests.attack.hooks import HOOKS
 from tests.attack.program import Data, Do, Order, Program
+from tests.attack.samplers import DISTRIBUTED, OTHERS
 
 BEGIN, REST, SAVE, RESUME = Do("begin"), Do("rest"), Do("save"), Do("resume")
+
+
+SAVED_BETWEEN = (BEGIN, REST, SAVE, RESUME, BEGIN, REST, BEGIN, REST)
 
 
 def _resumed(batches: int) -> tuple[Do, ...]:
@@ -23,6 +29,17 @@ def _changed(what: str, order: str, **options: Any) -> Program:
         actions = (first, BEGIN, REST, change, Do("set epoch", 1), *rest)
     program = Program(order=Order(order), actions=actions)
     return program.with_options(num_workers=1, persistent_workers=True, prefetch_epochs=True, **options)
+
+
+def _hooked(what: str, *actions: Do, **options: Any) -> Program:
+    """An epoch, or these actions, with something of torch's replaced."""
+    return Program(actions=(Do("hook", what=what), *(actions or (BEGIN, REST)))).with_options(**options)
+
+
+def _in_another_order(what: str, order: str) -> Program:
+    """An epoch that is to go on with a sampler that gives another order."""
+    actions = (BEGIN, Do("take", 1), SAVE, Do("resume", what=what), BEGIN, REST)
+    return Program(data=Data(length=23), order=Order(order, ranks=2), actions=actions)
 
 
 def _of(data: Data, actions: tuple[Do, ...], order: str = "in order", batch_size: int = 2, **options: Any) -> Program:
@@ -89,6 +106,43 @@ CORPUS: dict[str, Program] = {
     "the next epoch is prefetched: an attribute": _changed("flag", "own"),
     "a list is the sampler, and the epoch begins early": _of(
         Data(), (Do("start"), BEGIN, REST, BEGIN, REST), "list", num_workers=1
+    ),
+    "a sampler is its own iterator": _of(Data(), (BEGIN, REST, BEGIN, REST), "itself", None, num_workers=1),
+    "a batch sampler is its own iterator, resumed": _of(
+        Data(), (BEGIN, SAVE, RESUME, BEGIN, REST), "itself in batches", num_workers=1
+    ),
+    "a batch sampler is its own iterator and has a state": _of(
+        Data(), (BEGIN, REST, BEGIN, REST), "itself in batches with state", num_workers=1
+    ),
+    "a sampler is its own iterator and has a state, without workers": _of(
+        Data(), _resumed(2), "itself with state", None
+    ),
+    "a used-up sampler, saved between epochs": _of(Data(), SAVED_BETWEEN, "used up", num_workers=1),
+    "a used-up sampler, saved behind the last batch": _of(Data(), _resumed(4), "used up", num_workers=1),
+    "a used-up sampler, without workers": _of(Data(), SAVED_BETWEEN, "used up batches"),
+    "a stream whose epoch was set once, without workers": _of(
+        Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2))
+    ),
+    "a stream tries again what it raised": _of(
+        Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
+    ),
+    "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
+    "a generator is sent to the workers": _of(
+        Data("rows with generator"), (BEGIN, REST), num_workers=1, multiprocessing_context="forkserver"
+    ),
+    **{
+        f"another order in mid-epoch: {what}, {order}": _in_another_order(what, order)
+        for what, order in itertools.product(OTHERS, DISTRIBUTED[:2])
+    },
+    "another seed in mid-epoch, without shuffle": _in_another_order("seed", "straight distributed"),
+    **{f"replaced in torch: {what}": _hooked(what, num_workers=1) for what in HOOKS},
+    "replaced in torch: __iter__, resumed": _hooked("__iter__", *_resumed(2), num_workers=1),
+    "replaced in torch from the second epoch on": Program(
+        actions=(BEGIN, REST, Do("hook", what="_next_data"), BEGIN, REST, Do("unhook"), BEGIN, REST)
+    ).with_options(num_workers=1),
+    "a loader has a hook of its own, without workers": replace(_of(Data(), (BEGIN, REST)), loader="hooks_itself"),
+    "a loader of the user's comes behind ours": replace(
+        _of(Data(), (BEGIN, REST), num_workers=1), loader="comes_after"
     ),
     "a dataset forks and collates": replace(
         _of(Data(form="tensor", habit="forks", at=1), (BEGIN, REST), num_workers=1), keep=9

@@ -9,6 +9,7 @@ import mmap
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,6 +92,23 @@ def _raise_once(data: Any, i: int) -> None:
         raise ValueError(f"sample {i} is bad")
 
 
+class WithMessage(Exception):
+    """Raised by a sample; it has a message as a class attribute, and is made of something else."""
+
+    message = "of the class"
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__(text)
+
+
+def _raise_group(data: Any, i: int) -> None:
+    raise ExceptionGroup("of tasks", [ValueError(f"sample {i} is bad")])  # noqa: F821 (Python 3.11)
+
+
+def _raise_with_message(data: Any, i: int) -> None:
+    raise WithMessage(text=f"sample {i} is bad")
+
+
 def _exit_once(data: Any, i: int) -> None:
     if not data.exit.happened:
         data.exit.happened = True
@@ -145,11 +163,18 @@ HABITS: dict[str, Callable[[Any, int], None]] = {
     "raises": _raise,
     "raises odd": _raise_odd,
     "raises once": _raise_once,
+    "raises with message": _raise_with_message,
     "exits once": _exit_once,
     "forks": _fork,
     "timer": _timer,
     "keeps": _keep,
 }
+if sys.version_info >= (3, 11):
+    HABITS["raises group"] = _raise_group
+NOT_REBUILT = (
+    "raises group",
+    "raises with message",
+)  # torch cannot raise the class, and then there is no promise but the text
 EVERY_SAMPLE = ("keeps",)
 
 
@@ -193,6 +218,17 @@ class RowsOfEpoch(Rows):
 
     def __getitem__(self, i: int) -> Any:
         return self.sample(i + self.epoch * self.length)
+
+
+class RowsWithGenerator(Rows):
+    """A map-style dataset that holds a generator, which must reach the workers that do not inherit it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(i), self.generator.initial_seed()
 
 
 class _Reader:
@@ -256,12 +292,40 @@ class StreamWithState(Stream):
         self.position, self.epoch = state["position"], state["epoch"]
 
 
+class StreamOfEpoch(Stream):
+    """A stream with set_epoch(), whose state holds its epoch: all its iterators in that epoch begin at the state's
+    place, as those of Hugging Face's datasets do.
+    """
+
+    position, epoch = 0, 0
+    start: dict[str, int] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        self.position = self.start["position"] if self.start and self.start["epoch"] == self.epoch else 0
+        while (i := first + self.position * step) < self.length:
+            self.position += 1
+            yield self.sample(i + self.epoch * self.length)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state
+
+
 KINDS: dict[str, type] = {
     "rows": Rows,
     "rows of epoch": RowsOfEpoch,
     "stream": Stream,
     "stream with state": StreamWithState,
     "stream whose iterator has state": StreamWhoseIteratorHasState,
+    "stream of epoch": StreamOfEpoch,
+    "rows with generator": RowsWithGenerator,
 }
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from tests.attack import rules
 from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, NOISE
+from tests.attack.hooks import FETCHERS, ITERATORS, LOADER
 from tests.attack.loaders import LOADERS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import ORDERS
+from tests.attack.samplers import DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
+from tests.attack.twin import OURS_ALONE
 
 
 def draw(seed: str) -> Program:
@@ -29,6 +31,7 @@ def _some(drawn: random.Random, share: float, values: Sequence[Any], unless: Any
 
 def _program(drawn: random.Random) -> Program:
     kind = drawn.choice([*KINDS, "rows", "rows", "stream with state"])
+    kind = "rows" if kind == "rows with generator" else kind
     stream = kind.startswith("stream")
     length = drawn.choice([0, 1, 5, 6, 7, 8, 9, 12, 13, 24])
     data = Data(
@@ -43,19 +46,39 @@ def _program(drawn: random.Random) -> Program:
     collate = _some(drawn, 0.15, [*COLLATE], "")
     collate = "as_list" if data.form in NEED_COLLATE else collate
     batch_size = _some(drawn, 0.1, [None], drawn.choice([1, 2, 2, 3, 4]))
+    if order.kind in ONE_BY_ONE:
+        batch_size, collate, data = None, "", replace(data, form="number" if data.form == "ragged" else data.form)
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
-    scenes.append(_short_of_memory)
+    scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs]
+    scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
-        return special(drawn, program)
+        return _some(drawn, 0.12, [_hooked], _as_it_is)(drawn, special(drawn, program))
     program = _some(drawn, 0.25, [_prefetched, _forking], _as_it_is)(drawn, program)
     actions: list[Do] = []
     changes = bool(program.get("prefetch_epochs"))
     for number in range(drawn.randint(1 + changes, 3)):
         actions += _epoch(drawn, program, number, 0.6 if changes and number else 0.2)
+    return _some(drawn, 0.12, [_hooked], _as_it_is)(drawn, replace(program, actions=tuple(actions)))
+
+
+def _hooked(drawn: random.Random, program: Program) -> Program:
+    """The same with something of torch's replaced during the whole program or a part of it."""
+    hook = drawn.choice([*drawn.choice([FETCHERS, LOADER, ITERATORS])])
+    actions = [*program.actions]
+    if hook in ITERATORS and program.workers:
+        program = replace(program, loader="").with_options(**dict.fromkeys(OURS_ALONE))
+        actions = [do for do in actions if do.verb not in ("save", "resume", "start", "close", "close iterator")]
+    if hook in FETCHERS:
+        gone = ("on_bad_sample", "max_bad_samples", "chunk_size", "sample_seeds", "schedule")
+        program = program.with_options(**dict.fromkeys(gone))
+    begins = [place for place, do in enumerate(actions) if do.verb in ("begin", "start", "set epoch")]
+    if drawn.random() < 0.3 and begins:
+        actions.insert(drawn.choice(begins), Do("unhook"))
+    actions.insert(_some(drawn, 0.3, begins[:2], 0), Do("hook", what=hook))
     return replace(program, actions=tuple(actions))
 
 
@@ -116,6 +139,10 @@ def _forking(drawn: random.Random, program: Program) -> Program:
     return program.with_options(num_workers=drawn.choice([1, 1, 2]), **dict.fromkeys(gone))
 
 
+_OF_WORKERS = (
+    *("prefetch_factor", "persistent_workers", "timeout", "spare_slots", "ring_memory", "max_ring_bytes"),
+    *("prefetch_epochs", "on_worker_death"),
+)
 _OF_ROWS = ("schedule", "chunk_size", "sample_seeds", "prefetch_epochs", "on_worker_death", "on_bad_sample")
 BEGIN, REST, SAVE = Do("begin"), Do("rest"), Do("save")
 
@@ -146,12 +173,15 @@ def _with_generator(drawn: random.Random, program: Program) -> Program:
 def _failing(drawn: random.Random, program: Program) -> Program:
     """A stream that raises while the user goes on, resumed behind the error or before it."""
     kind = drawn.choice(["stream", "stream", "stream whose iterator has state"])
-    habit = drawn.choice(["raises", "raises odd"] if kind == "stream" else ["raises", "raises odd", "raises once"])
+    habit = drawn.choice(["raises", "raises odd", "raises once"])
+    if kind == "stream" and habit == "raises once":
+        form = "number" if program.data.form == "ragged" else program.data.form
+        data = replace(program.data, form=form)
+        program = replace(program, batch_size=None, collate="", data=data).with_options(drop_last=None)
     program = _streaming(program, kind, drawn.choice([8, 13, 24]), habit, drawn.randrange(6))
     program = program.with_options(num_workers=drawn.choice([None, 1, 1, 2]))
     if not program.workers:
-        gone = ("prefetch_factor", "persistent_workers", "timeout", "spare_slots", "ring_memory")
-        program = program.with_options(**dict.fromkeys(gone))
+        program = program.with_options(**dict.fromkeys(_OF_WORKERS))
     actions = (BEGIN, Do("take", drawn.randint(1, 7)), SAVE, Do("resume"), BEGIN, REST)
     return replace(program, actions=(*actions, BEGIN, REST) if drawn.random() < 0.5 else actions)
 
@@ -198,6 +228,50 @@ def _among_ranks(drawn: random.Random, program: Program) -> Program:
     return replace(program, actions=(*actions, BEGIN, REST, BEGIN, REST))
 
 
+def _in_another_order(drawn: random.Random, program: Program) -> Program:
+    """An epoch that is to go on with a sampler of another seed, or other samples of the same."""
+    data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5), habit="")
+    order = Order(drawn.choice(DISTRIBUTED), ranks=drawn.choice([1, 2, 3]))
+    program = replace(program, data=data, order=order)
+    program = program.with_options(on_bad_sample=None, max_bad_samples=None, in_order=None)
+    other = "seed" if order.kind == "straight distributed" else drawn.choice([*OTHERS])
+    actions = _epoch(drawn, program, 0) if drawn.random() < 0.3 else []
+    resumed = (BEGIN, Do("take", drawn.choice([1, 1, 2, 3])), SAVE, Do("resume", what=other), BEGIN, REST)
+    return replace(program, actions=(*actions, *resumed))
+
+
+def _between_epochs(drawn: random.Random, program: Program) -> Program:
+    """A sampler or a stream that keeps where it was, resumed between two epochs or within one, and used for more."""
+    if drawn.random() < 0.4:
+        program = _streaming(program, "stream of epoch", drawn.choice([6, 8, 13, 24]))
+        program = program.with_options(num_workers=drawn.choice([None, None, None, 1]), persistent_workers=None)
+    else:
+        order = Order(drawn.choice([kind for kind in ORDERS if "itself" in kind or "used up" in kind]))
+        data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5))
+        data = replace(data, form="number") if data.form in NEED_COLLATE else data
+        program = replace(program, data=data, order=order).with_options(num_workers=drawn.choice([None, 1, 2]))
+        gone = ("on_bad_sample", "max_bad_samples", "in_order", "drop_last")
+        program = program.with_options(**dict.fromkeys(gone))
+        alone = order.kind in ONE_BY_ONE
+        program = replace(program, batch_size=None if alone else program.batch_size or 2, collate="")
+        program = program.with_options(chunk_size=None) if alone else program
+    if not program.workers:
+        program = replace(program.with_options(**dict.fromkeys(_OF_WORKERS)), shm="")
+    numbers = [Do("set epoch", number) for number in range(2)] if "of epoch" in program.data.kind else []
+    numbers = numbers[: drawn.choice([0, 1, 1, 2])]  # a user may forget it, also in later epochs
+    actions: list[Do] = numbers[:1]
+    actions += [BEGIN, *_some(drawn, 0.5, [[Do("take", count)] for count in range(1, 6)], [REST]), SAVE, Do("resume")]
+    actions += [BEGIN, REST, *numbers[1:], BEGIN, REST, BEGIN, REST]
+    return replace(program, actions=tuple(actions))
+
+
+def _sent_to_workers(drawn: random.Random, program: Program) -> Program:
+    """A dataset with a generator, in workers that do not inherit it.  Rare, because each of them imports torch."""
+    data = Data("rows with generator", 6, drawn.choice(["number", "tensor", "dict"]))
+    program = Program(program.seed, data, Order(drawn.choice(["in order", "shuffle"])), drawn.choice([1, 2, 3]))
+    return replace(program, actions=(BEGIN, REST)).with_options(num_workers=1, multiprocessing_context="forkserver")
+
+
 def _short_of_memory(drawn: random.Random, program: Program) -> Program:
     """The same in a container with a small /dev/shm."""
     form = drawn.choice(["large", "large", "growing", "dict"])
@@ -221,7 +295,7 @@ def _epoch(drawn: random.Random, program: Program, number: int, changing: float 
         actions += [Do("change", what=drawn.choice(changes))] if changes else []
     if program.workers and drawn.random() < 0.15:
         actions.append(Do("start"))
-    if drawn.random() < 0.6 and (program.order.kind == "distributed" or program.data.kind == "rows of epoch"):
+    if drawn.random() < 0.6 and (program.order.kind in DISTRIBUTED or "of epoch" in program.data.kind):
         actions.append(Do("set epoch", _some(drawn, 0.2, range(4), number)))
     actions.append(Do("begin"))
     for _ in range(drawn.choice([0, 0, 1, 1, 2])):

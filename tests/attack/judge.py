@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tests.attack.datasets import NOT_REBUILT
 from tests.attack.loaders import OFF_THE_RING
 from tests.attack.program import Program
+from tests.attack.rules import leaves_ring, replaced_iterator, tries_again
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
-from tests.attack.samplers import WITHOUT_STATE
+from tests.attack.samplers import OTHERS, WITHOUT_STATE
 from tests.attack.source import OURS, compiled
 from tests.attack.twin import raises_elsewhere, twin
 from tests.scripts import own_shm
@@ -80,14 +82,32 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
         if event[0] in ("changed", "no end", "batch of a closed iterator"):
             return Finding(event[0], str(event[1:])[:2000])
         if event[0] == "rides" and (why := _not_as_it_rides(program, *event[1:])):
-            return Finding(why, f"(num_workers, rides_ring, whether it rides) {event[1:]}")
+            return Finding(why, f"(num_workers, rides_ring, whether it rides, whether torch must serve) {event[1:]}")
         if event[0] == "wrong state":
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
+        if event[:2] == ("raised", "next()") and _loses_text(program, *event[2:]):
+            return Finding(f"the error's text is lost: {event[2]}", event[3])
         if event[0] == "warned" and (why := _false_alarm(program, event[2])):
             return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
+    hook = replaced_iterator(program)
+    if any(e[0] == "rides" and e[1] and e[4] for e in ours.events) and not _warns(ours, hook):
+        return Finding("no warning names what was replaced", hook)
     if words := _unexpected_words(ours.errors):
         return Finding(f"said on stderr: {_neutral(words)[:80]}", ours.errors[-3000:])
     return None
+
+
+def _warns(ours: Outcome, words: str) -> bool:
+    """Whether there was a warning with such words, in the trainer or in a worker."""
+    texts = [event[2] for event in ours.events if event[0] == "warned"] + [ours.errors]
+    return any(re.search(words, text) for text in texts)
+
+
+def _loses_text(program: Program, name: str, text: str) -> bool:
+    """Whether an exception in place of a sample's lacks its text.  torch's iterator may lose it."""
+    if program.data.habit not in NOT_REBUILT or leaves_ring(program):
+        return False
+    return name not in ("ExceptionGroup", "WithMessage", "MemoryError", "SamplerError") and "is bad" not in text
 
 
 def _end_of(outcome: Outcome) -> str:
@@ -96,12 +116,13 @@ def _end_of(outcome: Outcome) -> str:
     return f"killed by signal {-outcome.status}" if outcome.status < 0 else f"ends with status {outcome.status}"
 
 
-def _not_as_it_rides(program: Program, num_workers: int, reported: bool, rides: bool) -> str | None:
+def _not_as_it_rides(program: Program, num_workers: int, reported: bool, rides: bool, hooked: bool) -> str | None:
     """What is wrong with what serves the loader; None if nothing is."""
     if reported != rides:
         return "rides_ring is False, and it rides" if rides else "rides_ring is True, and torch's iterator was made"
-    if rides != (num_workers > 0 and program.loader not in OFF_THE_RING):
-        return "it rides without workers" if rides else "it does not ride"
+    if rides != (num_workers > 0 and program.loader not in OFF_THE_RING and not hooked):
+        why = f"although {replaced_iterator(program)} is replaced" if hooked else "off the ring"
+        return f"it rides {why if num_workers else 'without workers'}" if rides else "it does not ride"
     return None
 
 
@@ -113,7 +134,7 @@ def _false_alarm(program: Program, text: str) -> str | None:
         return "the stream has a state, and there is room for it"
     if "right only if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"
-    if "does not ride shmloader's ring" in text and program.loader not in OFF_THE_RING:
+    if "does not ride shmloader's ring" in text and not leaves_ring(program):
         return "it rides"
     if "is dropped" in text and not program.does("set epoch"):
         return "no other epoch was set"
@@ -135,7 +156,8 @@ def _unexpected_words(text: str) -> str:
 def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | None:
     refused = [e for e in ours.events if e[0] == "raised" and e[1] == "load_state_dict()"]
     if refused:
-        if program.resumes("generator"):
+        others = any(map(program.resumes, OTHERS)) and program.order.kind != "straight distributed"
+        if program.resumes("generator") or others:
             return None
         return Finding(f"load_state_dict() raises {refused[0][2]}: {_neutral(refused[0][3])[:70]}", refused[0][3])
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
@@ -149,9 +171,17 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         mine, its = _without_replaced(mine, its), [event for event in its if event[0] == "batch"]
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
-    if program.resumes("workers"):  # without workers a sample's error has its own class, and no line about a worker
+    if (
+        program.resumes("workers") or program.data.habit in NOT_REBUILT
+    ):  # without workers a sample's error has its own class, and no line about a worker
         mine, its = ([_bare(event) for event in each] for each in (mine, its))
     unordered = program.get("in_order") is False
+    if tries_again(program):
+        unordered, extra = True, _more(mine, its)
+        if len(extra) == 1 and extra[0][0] == "batch":
+            if not _warns(ours, "(?i)rais|error|exception"):
+                return Finding("a sample comes that had raised, without a warning", _short(extra[0]))
+            mine = [event for event in mine if event is not extra[0]]
     if program.may_lack_memory:
         mine = forgiven_in_any_order(mine, its) if unordered else _forgiven(mine, its)
     if unordered:
@@ -205,6 +235,17 @@ def _seen(event: Any) -> Any:
 def _bare(event: Any) -> Any:
     """Of an exception that is a sample's, only where it came."""
     return (*event[:2], "", "") if event[0] == "raised" and event[2] != "MemoryError" else event
+
+
+def _more(mine: list[Any], its: list[Any]) -> list[Any]:
+    """The events that only one of two lists has."""
+    left, found = [repr(event) for event in its], []
+    for event in mine:
+        if repr(event) in left:
+            left.remove(repr(event))
+        else:
+            found.append(event)
+    return found
 
 
 def _without_start(events: list[Any]) -> list[Any]:

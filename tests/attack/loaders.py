@@ -1,15 +1,14 @@
-"""The loaders of drawn programs: classes that users derive, and a record of which library's iterators serve them."""
+"""The loaders of drawn programs: classes that users derive, and which library's iterators serve them."""
 
 from __future__ import annotations
 
-import functools
-import weakref
 from typing import Any
 
 import torch.utils.data
 from torch.utils.data import dataloader as torchs
 
 import shmloader
+from tests.attack.hooks import Tagged, library_of
 
 
 def calls_super(base: Any) -> Any:
@@ -52,38 +51,46 @@ def names_torchs_iterator(base: Any) -> Any:
     return Loader
 
 
+def hooks_itself(base: Any) -> Any:
+    """A class of which each loader has a `_get_iterator` of its own."""
+
+    class Loader(base):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            make = super()._get_iterator
+            self._get_iterator = lambda: Tagged(make())
+
+    return Loader
+
+
+def comes_after(base: Any) -> Any:
+    """A class that has a loader of the user's own, which derives torch's, behind its base."""
+
+    class Marks(torchs.DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return Tagged(super().__iter__())
+
+    return Marks if base is torchs.DataLoader else type("Loader", (base, Marks), {})
+
+
 LOADERS: dict[str, Any] = {
     "calls_super": calls_super,
     "asks_for_an_iterator": asks_for_an_iterator,
     "calls_torchs_method": calls_torchs_method,
     "names_torchs_iterator": names_torchs_iterator,
+    "hooks_itself": hooks_itself,
+    "comes_after": comes_after,
 }
 NOT_PERSISTENT = ("asks_for_an_iterator", "names_torchs_iterator")  # each iter() makes a new iterator
 OFF_THE_RING = ("names_torchs_iterator",)
 
-_served_by_torch: weakref.WeakSet[Any] = weakref.WeakSet()
 
+def riding(loader: Any, iterator: Any) -> tuple[bool, bool] | None:
+    """Whether a loader of ours says that its batches ride the ring, and whether they do.
 
-def _record(kind: Any) -> None:
-    make = kind.__init__
-
-    @functools.wraps(make)
-    def recorded(self: Any, loader: Any) -> None:
-        if isinstance(loader, shmloader.DataLoader):
-            _served_by_torch.add(loader)
-        make(self, loader)
-
-    kind.__init__ = recorded
-
-
-def record_iterators() -> None:
-    """From now on, record each iterator of torch's that is made for a loader of ours."""
-    _record(torchs._MultiProcessingDataLoaderIter)
-    _record(torchs._SingleProcessDataLoaderIter)
-
-
-def riding(loader: Any) -> tuple[bool, bool] | None:
-    """Whether a loader of ours says that its batches ride the ring, and whether they do; None: it is torch's."""
-    if not isinstance(loader, shmloader.DataLoader):
+    None: the loader is torch's, or nobody can know, because the user's generator is around the iterator.
+    """
+    library = library_of(iterator)
+    if not isinstance(loader, shmloader.DataLoader) or library not in ("torch", "shmloader"):
         return None
-    return loader.rides_ring, loader not in _served_by_torch
+    return loader.rides_ring, library == "shmloader"

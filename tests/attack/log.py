@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ import numpy
 import torch
 
 from tests.attack.datasets import error_of_program
+from tests.attack.hooks import ITERATORS, installed
 from tests.attack.loaders import riding
 from tests.attack.samplers import Remainder
 
@@ -66,6 +68,7 @@ class Log:
         self.kept: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=keep)
         self.note = note
         self.epoch, self.handed, self.under_way = -1, 0, False
+        self._hooks, self._hook = contextlib.ExitStack(), ""
         self._resumes = False
         self._refused = False  # whether a state was refused, so that the loader is not where it was saved
         self.in_place = True  # what a sampler raises comes in place of a batch, as it does where there are workers
@@ -91,8 +94,8 @@ class Log:
             self.raised(error, "iter()")
             return None
         self._resumes = False
-        if (found := riding(loader)) is not None:
-            self.add("rides", loader.num_workers, *found)
+        if (found := riding(loader, iterator)) is not None:
+            self.add("rides", loader.num_workers, *found, self._hook in ITERATORS)
         return iterator
 
     def take(self, iterator: Any, count: int = MOST) -> None:
@@ -207,6 +210,16 @@ class Log:
             os._exit(0)
         os.waitpid(child, 0)
 
+    def hook(self, name: str) -> None:
+        """Replace something of torch's until unhook()."""
+        self._hooks.enter_context(installed(name))
+        self._hook = name
+
+    def unhook(self) -> None:
+        """Put back what was replaced."""
+        self._hooks.close()
+        self._hook = ""
+
     def finish(self, generator: torch.Generator | None = None) -> None:
         """Look at what was kept, and at the generators."""
         for batch, seen in self.kept:
@@ -228,5 +241,7 @@ def caught(log: Log, run: Callable[[], None]) -> None:
             run()
         except Exception as error:
             log.raised(error, "the program")
+        finally:
+            log.unhook()
     for warning in found:
         log.add("warned", warning.category.__name__, str(warning.message))

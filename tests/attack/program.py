@@ -35,11 +35,13 @@ class Order:
         kind: The key.
         at: The place where it raises, if it does.
         ranks: How many ranks a "distributed" one serves.
+        other: What is not as the seed of the others has it: a key of OTHERS in samplers.py.
     """
 
     kind: str = "in order"
     at: int = 3
     ranks: int = 2
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Program:
         return bool(self.shm or self.get("max_ring_bytes"))
 
     def resumes(self, what: str) -> bool:
-        """Whether it resumes with a loader of other "workers", another "generator" or other "ranks"."""
+        """Whether it resumes with a loader of other "workers", another "generator", other "ranks" and so on."""
         return any(action.verb == "resume" and action.what == what for action in self.actions)
 
     def does(self, *verbs: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.attack.datasets import NEED_COLLATE
+from tests.attack.hooks import FETCHERS, ITERATORS
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.samplers import DRAWS, IN_BATCHES, WITHOUT_STATE
+from tests.attack.samplers import DISTRIBUTED, DRAWS, IN_BATCHES, ONE_BY_ONE, OTHERS, STATEFUL, WITHOUT_STATE
 from tests.attack.twin import OURS_ALONE, is_compared_with_ours, raises_elsewhere, seeds_samples
 
-STATEFUL = ("stateful", "stateful batches")
-OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
+OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state", "stream of epoch")
+COUNT = ("stream with state", "stream of epoch")  # their places are their own, and not their iterators'
 CHANGES_OF = {
     "weights": ("weighted",),
     "weights in place": ("weighted",),
@@ -24,7 +25,23 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    return _options(program) or _samples(program) or _ranks(program) or _loader(program) or _actions(program)
+    parts = (_options, _samples, _ranks, _loader, _hooks, _actions)
+    return next((why for part in parts if (why := part(program))), None)
+
+
+def replaced_iterator(program: Program) -> str:
+    """The method of torch's iterators that somebody replaces; "": none."""
+    return next((do.what for do in program.actions if do.verb == "hook" and do.what in ITERATORS), "")
+
+
+def leaves_ring(program: Program) -> bool:
+    """Whether torch's iterator serves a loader that has workers."""
+    return program.loader in OFF_THE_RING or bool(replaced_iterator(program))
+
+
+def tries_again(program: Program) -> bool:
+    """Whether a stream that has raised is read once more, and does not raise there."""
+    return program.data.habit == "raises once" and program.data.kind == "stream" and program.does("resume")
 
 
 def _options(program: Program) -> str | None:
@@ -51,6 +68,10 @@ def _options(program: Program) -> str | None:
         return "refused"
     if program.batch_size is None and (program.order.kind in IN_BATCHES or program.collate or data.form == "ragged"):
         return "no batches to collate"
+    if program.order.kind in ONE_BY_ONE and program.batch_size is not None:
+        return "torch's BatchSampler does not end"
+    if get("multiprocessing_context") and (data.habit or data.noise or program.loader or program.shm):
+        return "what processes share, or cannot be pickled"
     if get("drop_last") and (program.batch_size is None or program.order.kind in IN_BATCHES):
         return "torch refuses"
     if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
@@ -59,7 +80,7 @@ def _options(program: Program) -> str | None:
 
 
 def _ranks(program: Program) -> str | None:
-    """Whether the rest of an epoch is defined for another number of ranks."""
+    """Whether the rest of an epoch is defined for another number of ranks, or another order."""
     if sum(action.what == "ranks" for action in program.actions if action.verb == "resume") > 1:
         return "the second time, nobody has written down what the first ones had"
     if program.resumes("ranks") and program.resumes("workers"):
@@ -71,9 +92,11 @@ def _loader(program: Program) -> str | None:
     """Whether the class of the loader can do what the program does with it."""
     if program.loader and program.does("pickle"):
         return "the class has no name that pickle could find"
+    if program.loader == "hooks_itself" and program.does("copy"):
+        return "the copy makes iterators of the loader"
     if program.loader in NOT_PERSISTENT and program.get("persistent_workers"):
         return "each iter() makes other workers"
-    if program.loader not in OFF_THE_RING:
+    if not leaves_ring(program) or not (program.workers or program.loader):
         return None
     if not program.workers or any(program.get(name) for name in OURS_ALONE):
         return "refused off the ring"
@@ -82,11 +105,27 @@ def _loader(program: Program) -> str | None:
     return None
 
 
+def _hooks(program: Program) -> str | None:
+    """Whether the loader can do with what is replaced what it does without."""
+    hooks = [do.what for do in program.actions if do.verb == "hook"]
+    if len(hooks) > 1 or (program.does("unhook") and not hooks):
+        return "one at a time"
+    if hooks and (is_compared_with_ours(program) or program.get("multiprocessing_context")):
+        return "the twin is one of ours, or workers do not inherit what is replaced"
+    if any(hook in FETCHERS for hook in hooks) and (
+        seeds_samples(program) or program.get("chunk_size") or program.get("on_bad_sample")
+    ):
+        return "refused, because samples are made one by one"
+    if replaced_iterator(program) and program.resumes("workers"):
+        return "off the ring, nobody has counted"
+    return None
+
+
 def _samples(program: Program) -> str | None:
     data, get = program.data, program.get
     if data.form in NEED_COLLATE and program.collate != "as_list" and program.batch_size is not None:
         return "default_collate cannot stack these"
-    if data.kind == "rows of epoch" and get("persistent_workers"):
+    if data.kind in ("rows of epoch", "stream of epoch") and get("persistent_workers"):
         return "torch's workers that persist do not learn the epoch"
     if data.noise and (get("chunk_size") and not seeds_samples(program)):
         return "draws depend on the chunks"
@@ -97,7 +136,7 @@ def _samples(program: Program) -> str | None:
     drawn = data.noise or program.order.kind in DRAWS
     if get("prefetch_epochs") and drawn and program.does("close", "close iterator", "nest"):
         return "what was drawn for the next epoch stays drawn when its workers end"
-    if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
+    if data.noise and data.habit.startswith("raises") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
         return "nobody replaces the worker"
@@ -109,15 +148,15 @@ def _samples(program: Program) -> str | None:
         return "which of the batches with that sample is the first"
     if data.habit == "raises once" and program.resumes("ranks"):
         return "samples that fill up the last round are read twice"
-    if data.habit == "raises once" and data.kind == "stream" and program.does("resume"):
-        return "whether the sample that raised comes where the stream is read once more"
+    if tries_again(program) and program.batch_size is not None:
+        return "in which batch the sample that raised comes, where the stream is read once more"
     if program.shm and (program.is_stream and data.kind in OF_STREAMS):
         return "a stream whose place finds no room is read once more"
     if program.shm and get("on_bad_sample"):
         return "a sample that is bad and too large"
     if program.resumes("ranks") and (data.noise or get("on_bad_sample")):
         return "the twin is one of ours, and has other ranks"
-    if data.kind == "stream with state" and data.habit.startswith("raises") and program.does("resume"):
+    if data.kind in COUNT and data.habit.startswith("raises") and program.does("resume"):
         return "the generator that raised is over, and the one that is made behind the error goes on"
     if data.habit == "raises once" and get("prefetch_epochs"):
         return "which epoch is the first"
@@ -150,16 +189,18 @@ def _samples(program: Program) -> str | None:
 
 def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
-    open_, midway, saved, fresh, nested = False, False, False, False, False
-    lost_midway = moved = resumed = False
+    open_, midway, saved, fresh, nested, another = False, False, False, False, False, False
+    lost_midway = moved = resumed = started = was_begun = False
     shortened = took = 0
-    keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
+    keeps = program.order.kind in STATEFUL or program.data.kind in COUNT
     persistent = bool(program.get("persistent_workers"))
     workers = program.workers  # of the loader in use: a resume may make one with another number
     unordered = program.get("in_order") is False
     for action in program.actions:
         verb = action.verb
         took += action.count or 1 if verb in ("take", "take in thread") else 0
+        if another and (verb not in ("begin", "take", "rest", "take in thread") or (verb == "begin" and open_)):
+            return "later epochs are in the other order"
         if verb == "begin":
             if midway and not fresh and program.data.habit == "raises once":
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
@@ -172,6 +213,7 @@ def _actions(program: Program) -> str | None:
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
                 return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
             open_, midway, fresh, nested, took = True, True, False, False, 0
+            started, was_begun = False, True
         elif verb in ("take", "rest", "take in thread", "fork") and not open_ and verb != "fork":
             return "no iterator"
         elif verb == "rest":
@@ -187,7 +229,13 @@ def _actions(program: Program) -> str | None:
                 return "nothing is saved"
             if moved:
                 return "the state is of other ranks"
-            moved = action.what == "ranks"
+            moved, another = action.what == "ranks", action.what in OTHERS
+            if another and (program.order.kind not in DISTRIBUTED or not lost_midway or not took):
+                return "the order is what the user wants"
+            if another and took * (program.batch_size or 1) > program.data.length // program.order.ranks:
+                return "the epoch may be over, and the next one is in the other order"
+            if another and program.order.kind == "straight distributed" and action.what != "seed":
+                return "its order is another one without shuffle, and the same"
             if moved and (program.order.kind != "distributed" or not action.count):
                 return "no ranks"
             open_, midway, fresh, nested, resumed = False, lost_midway, True, False, True
@@ -199,7 +247,7 @@ def _actions(program: Program) -> str | None:
         elif verb in ("drop", "close", "close iterator"):
             if verb == "close iterator" and (not open_ or not workers):
                 return "no iterator of ours"
-            if verb == "close iterator" and persistent and program.data.kind == "stream with state":
+            if verb == "close iterator" and persistent and program.data.kind in COUNT:
                 return "workers that would live on end, and the epochs that their streams count with them"
             if verb == "close" and midway and persistent and not program.workers:
                 return "nothing to close"
@@ -209,12 +257,15 @@ def _actions(program: Program) -> str | None:
         elif verb == "start":
             if midway or not workers:
                 return "start() wants to be between epochs"
+            started = True
             if keeps:
                 return "torch does not start early"
         elif verb == "set epoch" and (
-            midway or fresh or not (program.order.kind == "distributed" or "epoch" in program.data.kind)
+            midway or fresh or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"
+        elif verb in ("hook", "unhook") and (midway or started or saved or (persistent and was_begun)):
+            return "workers keep what they have inherited, and a crash puts back what was replaced"
         elif verb == "change":
             if midway or program.order.kind not in CHANGES_OF[action.what]:
                 return "nothing to change"
@@ -234,6 +285,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "nest":
             if not midway or not open_ or persistent or keeps or unordered or program.order.kind == "raising":
                 return "no two epochs at a time"
+            if "itself" in program.order.kind:
+                return "the inner epoch moves the outer one's place"
             if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, the outer epoch may have drawn nothing yet"
             if _draws_at_another_time(program, workers):

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-from tests.attack.loaders import record_iterators
 from tests.attack.log import Log, caught
 
 DEADLINE = 60.0  # seconds: a program takes milliseconds, and the machine may be busy
@@ -89,7 +89,6 @@ def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, event
                 stream.flush()
 
         owner = os.getpid()
-        record_iterators()
         if plant is not None:
             plant()
         gc.collect()
@@ -97,6 +96,7 @@ def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, event
         log = Log(keep, note)
         caught(log, lambda: user(log))
         gc.collect()
+        _end_fork_server()
         if left := _left(*before):
             note(("left", left))
         note(("done",))
@@ -104,6 +104,14 @@ def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, event
         status = 0
     finally:
         os._exit(status)
+
+
+def _end_fork_server() -> None:
+    """End the processes that multiprocessing starts once for all workers, and keeps."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if str(server._forkserver_pid) in _children():  # otherwise it is the parent's
+        server._stop()
+        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def _descriptors() -> set[str]:

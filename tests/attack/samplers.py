@@ -20,6 +20,8 @@ ORDERS: dict[str, str] = {
     "weighted": "sampler=WeightedRandomSampler([1.0] * {length}, {length})",
     "subset": "sampler=SubsetRandomSampler(range(1, {length}))",
     "distributed": "sampler={distributed}(dataset, num_replicas={ranks}, rank={rank}, seed=5)",
+    "torchs distributed": "sampler=torch.utils.data.DistributedSampler(dataset, {ranks}, {rank}, seed=5)",
+    "straight distributed": "sampler={distributed}(dataset, {ranks}, {rank}, shuffle=False, seed=5)",
     "list": "sampler=list(range({length}))[::-1]",
     "own": "sampler=samplers.Backwards({length})",
     "stateful": "sampler=samplers.Keeper({length})",
@@ -28,8 +30,34 @@ ORDERS: dict[str, str] = {
     "own batches": "batch_sampler=samplers.Batches({length}, {batch_size})",
     "odd batches": "batch_sampler=samplers.OddBatches({length}, {batch_size}, {at})",
     "stateful batches": "batch_sampler=BatchSampler(samplers.Keeper({length}), {batch_size}, False)",
+    "used up": "sampler=samplers.UsedUp({length})",
+    "used up batches": "batch_sampler=BatchSampler(samplers.UsedUp({length}), {batch_size}, False)",
+    "itself": "sampler=samplers.Itself({length})",
+    "itself in batches": "batch_sampler=samplers.Itself({length}, {batch_size})",
+    "itself with state": "sampler=samplers.ItselfWithState({length})",
+    "itself in batches with state": "batch_sampler=samplers.ItselfWithState({length}, {batch_size})",
 }
-IN_BATCHES = ("batches", "own batches", "odd batches", "stateful batches")
+IN_BATCHES = (
+    "batches",
+    "own batches",
+    "odd batches",
+    "stateful batches",
+    "used up batches",
+    "itself in batches",
+    "itself in batches with state",
+)
+ONE_BY_ONE = ("itself", "itself with state")  # torch's BatchSampler asks them for an iterator at each batch
+# What a resumed run gives to such a sampler in place of what the saved one gave.
+OTHERS = {"seed": "seed=6", "shuffle": "seed=5, shuffle=False", "drop_last": "seed=5, drop_last=True"}
+DISTRIBUTED = ("distributed", "torchs distributed", "straight distributed")
+STATEFUL = (
+    "stateful",
+    "stateful batches",
+    "used up",
+    "used up batches",
+    "itself with state",
+    "itself in batches with state",
+)
 DRAW_FROM_GLOBAL = ("shuffle", "replacement", "weighted", "subset", "batches")
 DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator")
 WITHOUT_STATE = (
@@ -37,7 +65,12 @@ WITHOUT_STATE = (
     "own batches",
     "odd batches",
     "raising",
+    "itself",
+    "itself in batches",
 )  # of which a loader can only guess that they repeat themselves
+
+
+_MOST = 400  # draws of all epochs of a program together
 
 
 class SamplerError(Exception):
@@ -133,6 +166,73 @@ class Keeper(Sampler[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position, self.epoch = state["position"], state["epoch"]
+
+
+class UsedUp(Sampler[int]):
+    """A sampler whose state keeps that it has ended, as that of torchdata's StatefulDistributedSampler."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.given = length, 0
+        self.loaded: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.given, self.loaded = self.loaded or 0, None
+        while self.given < self.length:
+            self.given += 1
+            yield self.length - self.given
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state["given"]
+
+
+class Itself(Sampler[Any]):
+    """A sampler that is its own iterator, of samples or of batches: `__iter__` begins again, as lhotse's does.
+
+    One that begins again and again would not end, so it raises in the end.
+    """
+
+    def __init__(self, length: int, batch_size: int | None = None) -> None:
+        self.length, self.batch_size, self.place, self.draws = length, batch_size, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.place = 0
+        return self
+
+    def __next__(self) -> Any:
+        self.draws += 1
+        if self.draws > _MOST:
+            raise SamplerError("it does not end")
+        if self.place >= self.length:
+            raise StopIteration
+        start, self.place = self.place, min(self.place + (self.batch_size or 1), self.length)
+        return start if self.batch_size is None else list(range(start, self.place))
+
+    def __len__(self) -> int:
+        return -(-self.length // (self.batch_size or 1))
+
+
+class ItselfWithState(Itself):
+    """The same with a state, from which its next `__iter__` goes on."""
+
+    is_loaded = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.is_loaded:
+            self.place = 0
+        self.is_loaded = False
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place, self.is_loaded = state["place"], True
 
 
 class Raising(Sampler[int]):

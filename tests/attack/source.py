@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.attack.datasets import KINDS
 from tests.attack.program import Do, Program
-from tests.attack.samplers import IN_BATCHES, ORDERS
+from tests.attack.samplers import IN_BATCHES, ORDERS, OTHERS
 
 HEAD = """\
 import copy, gc, pickle
@@ -34,6 +34,8 @@ _OURS: dict[str, list[str]] = {
     "pickle": ["loader = pickle.loads(pickle.dumps(loader))"],
     "nest": ["log.inner(loader)"],
     "fork": ["log.fork()"],
+    "hook": ["log.hook({what!r})"],
+    "unhook": ["log.unhook()"],
     "go on": ["it = it if log.under_way else log.begin(loader)"],  # of a run that is not interrupted
 }
 # And with torch's, where that is something else.
@@ -74,6 +76,7 @@ def make(program: Program, library: str) -> list[str]:
         ranks=order.ranks,
         rank=min(1, order.ranks - 1),
     )
+    text = text.replace("seed=5", OTHERS.get(order.other, "seed=5"))
     options += [text] if text else []
     options += [f"collate_fn=datasets.{program.collate}"] if program.collate else []
     options += [f"{name}={value!r}" for name, value in program.options]
@@ -103,7 +106,7 @@ def body(program: Program, library: str) -> list[str]:
         else:
             saved = changed if action.verb == "save" else saved
             verbs = _OURS if library == OURS else {**_OURS, **_TORCHS}
-            lines += [line.format(count=action.count) for line in verbs[action.verb]]
+            lines += [line.format(count=action.count, what=action.what) for line in verbs[action.verb]]
     generator = "loader.generator" if "generator" in program.order.kind else ""
     return [*lines, f"log.finish({generator})"]
 
@@ -122,6 +125,8 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
         lines += make(replace(program, order=order), OURS)
     elif action.what == "ranks":
         lines += make(_of_ranks(program, action.count), OURS)
+    elif action.what:
+        lines += make(replace(program, order=replace(program.order, other=action.what)), OURS)
     return [*lines, "loader = make()", *changed, "log.resume(loader, saved)"]
 
 

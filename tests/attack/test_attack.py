@@ -17,12 +17,16 @@ from torch.utils.data import dataloader as torchs
 
 import shmloader
 from tests.attack import rules
+from tests.attack.corpus import CORPUS
 from tests.attack.draw import draw
 from tests.attack.findings import Findings
+from tests.attack.hooks import HOOKS, installed
 from tests.attack.judge import Finding, check, forgiven_in_any_order, judged, sorted_by_epoch
+from tests.attack.log import Log, caught
 from tests.attack.print_program import script, short
 from tests.attack.program import Data, Do, Order, Program
 from tests.attack.run import run
+from tests.attack.samplers import Itself, SamplerError
 from tests.attack.shrink import shrunk
 from tests.attack.source import compiled
 from tests.attack.twin import twin
@@ -157,6 +161,82 @@ def test_a_twin_without_workers_gives_the_same() -> None:
     assert twin(replace(program, actions=left))[0].workers == 2
 
 
+def _replaced() -> list[Any]:
+    return [vars(where)[what] for hook in HOOKS.values() for where, what, _ in hook]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_what_was_replaced_is_put_back(hook: str) -> None:
+    before = _replaced()
+    with installed(hook):
+        assert _replaced() != before
+    assert _replaced() == before
+    with pytest.raises(KeyError), installed(hook):
+        raise KeyError
+    assert _replaced() == before
+
+
+def test_what_was_replaced_is_put_back_when_a_program_raises() -> None:
+    before = _replaced()
+    log = Log()
+
+    def user() -> None:
+        log.hook("__iter__")
+        raise KeyError
+
+    caught(log, user)
+    assert log.events == [("raised", "the program", "KeyError", "")]
+    assert _replaced() == before
+
+
+@pytest.mark.parametrize("hook", ["fetch", "__iter__", "_next_index"])
+def test_a_hook_without_effect_is_found(hook: str) -> None:
+    def hook_nothing() -> None:
+        Log.hook = lambda self, name: None  # type: ignore[method-assign]
+
+    program = replace(EPOCH, actions=(Do("hook", what=hook), *EPOCH.actions)).with_options(num_workers=1)
+    assert rules.why_not(program) is None
+    found = judged(program, plant=hook_nothing)
+    assert found is not None and found.cause == "another batch"
+
+
+def test_a_state_of_another_order_that_is_taken_is_found() -> None:
+    def take_any_state() -> None:
+        shmloader.DataLoader.load_state_dict = lambda self, state: None  # type: ignore[method-assign]
+
+    program = CORPUS["another order in mid-epoch: seed, torchs distributed"]
+    found = judged(program, plant=take_any_state)
+    assert found is not None and found.cause == "another batch"
+
+
+def test_an_error_without_its_text_is_found() -> None:
+    def lose_texts() -> None:
+        def losing(batches: Any) -> Iterator[Any]:
+            for _ in range(4):
+                try:
+                    yield next(batches)
+                except Exception:
+                    raise TypeError("lost") from None
+
+        begin = shmloader.DataLoader.__iter__
+        shmloader.DataLoader.__iter__ = lambda self: losing(begin(self))  # type: ignore[method-assign]
+
+    found = judged(CORPUS["an exception that torch cannot make again"], plant=lose_texts)
+    assert found is not None and found.cause == "the error's text is lost: TypeError"
+
+
+def test_a_sampler_without_end_raises() -> None:
+    sampler = Itself(8)
+    with pytest.raises(SamplerError):
+        for _ in range(1000):
+            assert next(iter(sampler)) == 0
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_programs_of_the_corpus_make_sense(name: str) -> None:
+    assert rules.why_not(CORPUS[name]) is None
+
+
 def test_a_hang_is_found() -> None:
     assert run(compiled(EPOCH, "shmloader"), deadline=0.1, plant=hang).status is None
 
@@ -206,9 +286,11 @@ def test_a_printed_program_runs_by_itself() -> None:
 
 
 def test_drawn_programs_make_sense_and_are_drawn_again() -> None:
-    programs = [draw(f"1-{number}") for number in range(100)]
-    assert programs == [draw(f"1-{number}") for number in range(100)]
+    programs = [draw(f"1-{number}") for number in range(200)]
+    assert programs == [draw(f"1-{number}") for number in range(200)]
     assert all(rules.why_not(program) is None for program in programs)
     assert all(eval(short(program)) == program for program in programs)
     features = set(itertools.chain(*(program.features() for program in programs)))
     assert {"workers", "no workers", "does: resume", "does: start", "data: stream", "order: weighted"} <= features
+    assert any(feature.startswith("does: hook") for feature in features)
+    assert {"order: used up", "order: itself with state", "does: resume seed", "data: stream of epoch"} <= features

@@ -21,6 +21,7 @@ OURS_ALONE = (
     "ring_memory",
     "device",
 )
+NOT_TORCHS = (*OURS_ALONE, "multiprocessing_context")  # torch's workers may die of what they are sent
 
 
 def seeds_samples(program: Program) -> bool:
@@ -40,7 +41,7 @@ def is_compared_with_ours(program: Program) -> bool:
 
 def twin(program: Program) -> tuple[Program, str]:
     """The program, and the library whose loader it is run with."""
-    calm = program.with_options(**dict.fromkeys(OURS_ALONE))
+    calm = program.with_options(**dict.fromkeys(NOT_TORCHS))
     if program.data.habit == "exits once":
         calm = replace(calm, data=replace(calm.data, habit=""))
     skips = program.get("on_bad_sample") == "skip"
@@ -68,6 +69,7 @@ def _needs_no_workers(program: Program) -> bool:
         or data.noise
         or data.habit not in ("", "keeps")
         or program.loader
+        or program.does("hook")
     ):
         return False
     if program.get("persistent_workers") or program.get("pin_memory") or order.kind in ("raising", "odd batches"):
