@@ -35,7 +35,7 @@ from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
 from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.ranks import rank_of_state, rank_that_draws
-from shmloader.resume.refusals import why_not
+from shmloader.resume.refusals import why_not, why_past_end
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
@@ -175,7 +175,9 @@ class Place:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         elif warns and state.begun and (state.batches or state.beyond):
             was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
-            if why := why_doubtful(was, seek.order_of(self._sampler)):
+            ranks = seek.ranks_of(self.loader)[1]
+            past = why_past_end(self._sampler, state, ranks)
+            if why := past or why_doubtful(was, seek.order_of(self._sampler)):
                 warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
 

@@ -1,5 +1,6 @@
 """Why a sampler cannot resume from a state: another order, another number of ranks, or another batch size.
-It infers the batch size of a state that lacks it, and decides which attributes of a sampler are compared.
+Why nothing is left of a state's epoch.  It infers the batch size of a state that lacks it, and decides which attributes
+of a sampler are compared.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from torch.utils.data import BatchSampler
 
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.order import order_in, why_not_order
-from shmloader.resume.seek import KNOWN, batch_size_of, chain, inner, is_a, order_of, within
+from shmloader.resume.seek import KNOWN, batch_size_of, chain, inner, is_a, keeps_state, order_of, within
 from shmloader.resume.state import State
+from shmloader.resume.used_up import length_of
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
@@ -43,6 +45,31 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
             f"shmloader.DistributedSampler, and not a {type(sampler).__name__}."
         )
     return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
+
+
+def why_past_end(sampler: Any, state: State, ranks: int) -> str | None:
+    """Why nothing is left of a state's epoch, because this sampler gives fewer samples; None: something may be left.
+
+    A state from behind the epoch's last batch is no such state.  A sampler with its own state knows its end.
+    """
+    if keeps_state(sampler) is not None:
+        return None
+    parts = chain(sampler)
+    counts_batches = len(parts) == 1 and not is_a(sampler, *KNOWN)
+    unit, got = ("batches", state.batches) if counts_batches else ("samples", state.samples)
+    length = length_of(parts[min(1, len(parts) - 1)])
+    if length is None:
+        return None
+    if not counts_batches:
+        length *= ranks
+        got -= state.ranks - 1  # as many at most have come twice, because each rank has as many
+    if got <= length:
+        return None
+    return (
+        f"the loaded place, after {state.batches if counts_batches else state.samples} {unit} of epoch {state.epoch}, "
+        f"is past the end. The sampler has {length} {unit} now, so nothing is left of this epoch. Use the dataset of "
+        "the run that saved the state until the epoch is over, or begin the epoch again."
+    )
 
 
 def _what_stays(sampler: Any) -> tuple[bool, bool]:

@@ -50,17 +50,20 @@ class Another:
         length = length_of(self._sampler)
         given = "no length" if length is None else f"length {length}"
         warnings.warn(
-            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. "
-            "So this epoch is empty. Let its iter() begin an epoch again after load_state_dict() with the "
-            "state of its end.",
+            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. So "
+            "this epoch is empty. Let its iter() begin an epoch again after a load_state_dict() of its end's state.",
             RuntimeWarning,
             stacklevel=caller()[1],
         )
 
 
 def length_of(sampler: Any) -> int | None:
-    """The number of indices or batches that a sampler declares; None if it declares none."""
+    """The number of indices or batches that a sampler declares; None if it declares none, or cannot be asked."""
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError):
+    except Exception as error:
+        from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+
+        if is_handlers(error):
+            raise
         return None
