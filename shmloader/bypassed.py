@@ -40,7 +40,7 @@ def warn_if_bypassed(loader: Any) -> None:
 
 def _owner(dataset: Any) -> str | None:
     """The class whose `__getitems__` is called instead of the dataset's own `__getitem__`; None: that is called."""
-    kind = type(dataset)
+    kind: Any = type(dataset)
     if any("__getitems__" in vars(base) for base in kind.__mro__):
         return _owner_above(kind)
     if not any("__getattr__" in vars(base) for base in kind.__mro__):
