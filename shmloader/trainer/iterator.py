@@ -106,7 +106,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
     _ring_number = -1  # the ring's number in their messages
 
-    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+    def __init__(self, loader: DataLoader[Any], options: Options | None = None) -> None:
+        if options is None:  # it exists: torch's class was called, and returned it (_torch.make_iterators_by)
+            return
         raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)
         base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
