@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,11 @@ WorkerInfo: Any = find(
     "torch.utils.data._utils.worker.WorkerInfo", "id", "num_workers", "seed", "dataset", called=False
 )
 _worker: Any = find("torch.utils.data._utils.worker", called=False)
+
+_TORCHS = "if other code has replaced torch's fetchers, that has no effect in workers"
+_FETCH = ("kind", "dataset", "auto_collation", "collate_fn", "drop_last")
+_create: Any = find("torch.utils.data._DatasetKind.create_fetcher", *_FETCH, means=_TORCHS)
+fetchers: Any = None if _create is None else find("torch.utils.data._utils.fetch", called=False, means=_TORCHS)
 
 
 def why_not() -> str | None:
@@ -105,6 +111,40 @@ def unwatch_iterators() -> None:
             del _unwatched[kind]
 
 
+def before_watch(kind: Any, init: Any) -> Any:
+    """The `__init__` of one of torch's classes as it was before watch_iterators(), if this one is from there."""
+    own, watched = _unwatched.get(kind, (init, init))
+    return own if init is watched else init
+
+
+_made_by: list[Callable[[Any, Any, types.CodeType], Any]] = []
+
+
+def make_iterators_by(make: Callable[[Any, Any, types.CodeType], Any]) -> None:
+    """Ask a function for each new iterator of torch's own two classes, from now on.
+
+    Python calls the `__init__` of what it returns, with the loader alone, if that is an instance of torch's class.
+
+    Args:
+        make: a function of the class, the loader and the code that calls the class; it returns None if torch's iterator
+            is wanted.
+    """
+    if _made_by:
+        return
+    _made_by.append(make)
+    for kind in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
+        if kind is not object:
+            kind.__new__ = _new_of(kind, make)
+
+
+def _new_of(kind: Any, make: Callable[[Any, Any, types.CodeType], Any]) -> Any:
+    def new(cls: Any, *arguments: Any, **named: Any) -> Any:
+        made = make(kind, arguments[0], sys._getframe(1).f_code) if cls is kind and arguments else None
+        return object.__new__(cls) if made is None else made
+
+    return new
+
+
 def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
     @functools.wraps(init)
     def begin(self: Any, loader: Any) -> None:
@@ -143,6 +183,11 @@ def set_worker_info(info: dict[str, Any] | None) -> None:
 def worker_info() -> Any:
     """What `get_worker_info()` returns in this process."""
     return _worker._worker_info
+
+
+def worker_loop() -> Any:
+    """The function that torch's workers run."""
+    return getattr(_worker, "_worker_loop", None)
 
 
 def restore_worker_info(info: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
-from shmloader import iterators, off_the_ring, read_elsewhere
+from shmloader import iterators, off_the_ring, read_elsewhere, replaced
 from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
@@ -306,6 +306,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
+        if self._makes_iterators_by_others():
+            replaced.come_back()
         if crew is not None:
             crew.enrol(self)
 
@@ -355,6 +357,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
+        if rides and replaced.is_replaced("_get_iterator"):
+            replaced.come_back()
+            return read_elsewhere.comes_back(self, super()._get_iterator)
+        return self._of_ours(rides)
+
+    def _of_ours(self, rides: bool) -> Any:
+        """What torch's own `_get_iterator` returns for this loader, if it rides: NOTE [ Replaced ], (b)."""
         iterator = self._begun(functools.partial(iterators.another, self, rides, self._torchs))
         if self.readers is not None and (seat := seat_with_iterator(self)) is not None:
             seat.begun.unreturned, seat.begun = 0, None  # as above
@@ -369,17 +378,27 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         return iterators.from_its_place(self, whole)
 
     def _comes_back(self) -> bool:
-        """Whether torch's `__iter__` reaches our `_get_iterator` through a subclass's method, which must then be
-        called.
+        """Whether torch's `__iter__` reaches our `_get_iterator` through other code's method, which must then be
+        called: a subclass's, this loader's own, or one that replaces torch's.
 
         PyTorch Geometric's loaders wrap the result of super()._get_iterator().
         """
         kind = type(self)
         if off_the_ring.why_not_of(kind) is not None:
             return False
-        wraps = kind._get_iterator not in (DataLoader._get_iterator, torch.utils.data.DataLoader._get_iterator)
+        if self._makes_iterators_by_others():
+            replaced.come_back()
+            return True
         behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
-        return wraps or (behind and not self.num_workers)
+        return replaced.is_replaced("__iter__") or (behind and not self.num_workers)
+
+    def _makes_iterators_by_others(self) -> bool:
+        """Whether other code's method is called in place of our `_get_iterator`, or of torch's, which ours asks."""
+        return (
+            "_get_iterator" in vars(self)
+            or type(self)._get_iterator is not DataLoader._get_iterator
+            or replaced.is_replaced("_get_iterator")
+        )
 
     def _begin(self, rides: bool) -> Any:
         if rides or self.device is not None:
@@ -420,7 +439,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             )
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
-        start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
+        # what wraps iterators gets the one that begins here from iter()
+        begin = iterators.another if self._iterator is None and self._comes_back() else iterators.begin_epoch
+        start.start(self, iterators.living(self), lambda: begin(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """The user's place: what `load_state_dict` needs to resume there, also in another process.
@@ -526,3 +547,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _asked_by_torchs(loader: Any) -> Any:
+    """The iterator of a loader with workers for which torch's own `_get_iterator` was called; None: torch makes it."""
+    if not isinstance(loader, DataLoader) or off_the_ring.why_not(loader) is not None:
+        return None
+    return loader._of_ours(iterators.rides(loader))
+
+
+replaced.makes(_asked_by_torchs)

@@ -15,13 +15,12 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-import types
 import warnings
 from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch
+from shmloader import _torch, replaced
 from shmloader.device import accelerator
 from shmloader.options import ONLY_ON_THE_RING
 from shmloader.system.callers import caller
@@ -46,6 +45,8 @@ def why_not(loader: Any) -> str | None:
         return why
     if why := why_not_of(type(loader)):
         return why
+    if why := replaced.iterators():
+        return why
     if _makes_threads(loader.multiprocessing_context):
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
     if _torch.is_pipe(loader.dataset):
@@ -67,9 +68,9 @@ def _makes_threads(context: Any) -> bool:
 def why_not_of(kind: type) -> str | None:
     """Why no loader of this class rides the ring; None if it may, as far as the class shows.
 
-    `_get_iterator` is torch's hook.  A class that overrides it rides if the override calls super()._get_iterator() and
-    comes before ours in the method resolution order.  After ours, it would never be called, so torch's iterator is used
-    then.
+    `_get_iterator` is torch's hook.  A class that overrides it rides if the override calls super()._get_iterator(), or
+    the method that it replaces, and comes before ours in the method resolution order.  After ours, it would never be
+    called, so torch's iterator is used then.
     """
     stock = vars(torch.utils.data.DataLoader)["_get_iterator"]
     before = True
@@ -77,7 +78,7 @@ def why_not_of(kind: type) -> str | None:
         found = vars(base).get("_get_iterator", stock)
         if getattr(found, "__module__", "").startswith("shmloader."):
             before = False
-        elif found is not stock and not (before and _names(found, "_get_iterator")):
+        elif found is not stock and not (before and replaced.asks_another(found, kind)):
             remedy = (
                 "derive from a loader that leaves _get_iterator alone, or override __iter__ and call super()"
                 if before
@@ -92,15 +93,7 @@ def why_not_of(kind: type) -> str | None:
 
 def calls_back(kind: type) -> bool:
     """Whether a class's own `__iter__` gets the iterator from `_get_iterator` or another `__iter__`, by its code."""
-    return any(_names(found, "_get_iterator", "__iter__") for found in vars(kind).values())
-
-
-def _names(function: Any, *names: str) -> bool:
-    """Whether a function, or one inside it, uses one of these names as an attribute."""
-    code = getattr(function, "__code__", function)
-    if not isinstance(code, types.CodeType):
-        return False
-    return any(name in code.co_names for name in names) or any(_names(inner, *names) for inner in code.co_consts)
+    return any(replaced.names(found, "_get_iterator", "__iter__") for found in vars(kind).values())
 
 
 def warn_or_refuse(loader: Any, why: str) -> None:

@@ -38,7 +38,7 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import off_the_ring, read_elsewhere, take_over
+from shmloader import off_the_ring, read_elsewhere, replaced, take_over
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS
 from shmloader.ray import patched
@@ -313,6 +313,8 @@ def _remedy(kind: type) -> str:
     if why := _why_not(kind):
         return f"patch_torch() cannot cover it: {why}."
     name = kind.__name__
+    if why := replaced.iterators():
+        return f"If you name it, torch's iterator still serves it: {why}. Then give classes=[{name}] to patch_torch()."
     return (
         f"Give classes=[{name}] to patch_torch(), or define `class Loader({name}, shmloader.DataLoader): pass` and "
         "build that."

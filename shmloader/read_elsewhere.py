@@ -9,7 +9,8 @@ NOTE [ Read elsewhere ]
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
        We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
        has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
-       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them.
+       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them, unless
+       other code's method makes iterators of one of our loaders: NOTE [ Replaced ], (b).
     3. Suppose that a loader of ours was never iterated over, and torch's iterator reads its dataset, with the same
        number of workers and the same collate function.  Then the loader of torch's iterator was probably built from
        ours.  We warn about that, once.
@@ -31,9 +32,10 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch, off_the_ring
+from shmloader import _torch, off_the_ring, replaced
 from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS
+from shmloader.resume.place import place_of
 from shmloader.system.callers import caller
 
 
@@ -152,6 +154,25 @@ def iterates(loader: Any) -> None:
         elif not note.iterated:
             note.reader = f"another shmloader.{type(loader).__name__}", True
     _watch_while_needed()
+
+
+def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
+    """Ask other code, which has replaced torch's `_get_iterator`, for an iterator.  Warn if that is none of ours.
+
+    Raises:
+        RuntimeError: It is none of ours, and an option was given that only the ring can honour.
+    """
+    place = place_of(loader)
+    before, started = place.current, place.next
+    iterator = ask()
+    if place.current is before and place.next is started:
+        why = (
+            f"other code has replaced DataLoader._get_iterator ({replaced.where('_get_iterator')}) and makes another "
+            "iterator. Have it call the method that it replaces, which returns shmloader's"
+        )
+        _escaped[loader] = why
+        off_the_ring.warn_or_refuse(loader, why)
+    return iterator
 
 
 def why_escaped(loader: Any) -> str | None:

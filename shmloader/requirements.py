@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from shmloader import _torch
+from shmloader import _torch, replaced
 from shmloader.device import accelerator
 from shmloader.far_requirements import check_far_workers
 from shmloader.options import Options
@@ -34,6 +34,7 @@ def check_requirements(loader: Any, options: Options) -> None:
         _check_device(torch.device(options.device), options)
     if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
         _check_stream(loader, options)
+    _check_fetcher(loader, options)
     if not loader.in_order:
         _check_out_of_order(options)
     if options.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
@@ -176,6 +177,21 @@ def _check_start_method(context: Any) -> None:
         )
 
 
+def _check_fetcher(loader: Any, options: Options) -> None:
+    asked = {
+        "schedule='steal'": options.steals,
+        "sample_seeds=True": options.sample_seeds,
+        "chunk_size": options.chunk_size is not None,
+        "group_by": options.group_by is not None,
+        "on_bad_sample='skip'": options.skips_bad_samples,
+        f"worker_threads={options.worker_threads}": options.worker_threads is not None,
+        f"look_ahead={options.look_ahead} of an async dataset": bool(options.look_ahead) and _is_async(loader.dataset),
+    }
+    for option in (name for name, given in asked.items() if given):
+        if (by := replaced.fetcher(isinstance(loader.dataset, IterableDataset))) is not None:
+            raise ValueError(replaced.refusal(option, by))
+
+
 def _in_order_of_samples(options: Options) -> list[str]:
     """The options that need to know the order of an epoch's samples."""
     asked = {
@@ -237,16 +253,17 @@ def _check_one_by_one(loader: Any, options: Options) -> None:
     asked = None
     if options.worker_threads is not None:
         asked = f"worker_threads={options.worker_threads}"
-    elif options.look_ahead and any(
-        inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
-        for dataset in innermost(loader.dataset)
-    ):
+    elif options.look_ahead and _is_async(loader.dataset):
         asked = f"look_ahead={options.look_ahead} of an async dataset"
     if asked is not None:
         raise ValueError(
             f"group_by gives a worker rows that do not follow each other, but with {asked} samples are made side by "
             "side and are known by the place of the first. Leave one of the two out."
         )
+
+
+def _is_async(dataset: Any) -> bool:
+    return any(inspect.iscoroutinefunction(getattr(type(each), "__getitem__", None)) for each in innermost(dataset))
 
 
 def _check_rows(loader: Any, name: str) -> None:

@@ -458,6 +458,13 @@ def collect() -> None:
 off_the_ring: list[str] = []  # loaders of ours, with workers, that torch's own iterator was made for
 
 
+def as_torchs(function: Any) -> Any:
+    """The function, as if torch had compiled it, so that shmloader does not take it for other code's."""
+    torchs = torch.utils.data.DataLoader.__len__.__code__
+    function.__code__ = function.__code__.replace(co_filename=torchs.co_filename)
+    return function
+
+
 def _note_torchs_iterators() -> None:
     """Note where torch's own iterator serves a loader of ours: from below, whatever the loader says of itself."""
     kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
@@ -469,7 +476,7 @@ def _note_torchs_iterators() -> None:
             off_the_ring.append(f"{type(loader).__name__}: {loader.why_not_ring()}")
         make(self, loader)
 
-    kind.__init__ = noted
+    kind.__init__ = as_torchs(noted)
 
 
 def _join_what_torch_terminates() -> None:

@@ -92,7 +92,9 @@ class Prefetcher:
     _shutdown = False
     is_dying = is_unasked = False  # as in RingIterator
 
-    def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
+    def __init__(self, loader: Any, source: Any = None, stage: Stage | None = None, depth: int = 0) -> None:
+        if stage is None:  # it exists, as in RingIterator
+            return
         self.loader = weakref.ref(loader)
         self._source = source
         self._stage = stage

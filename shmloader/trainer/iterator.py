@@ -71,6 +71,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
+from shmloader.resume.epoch import Epoch
 from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
@@ -108,7 +109,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
     _ring_number = -1  # the ring's number in their messages
 
-    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+    def __init__(self, loader: DataLoader[Any], options: Options | None = None) -> None:
+        if options is None:  # it exists: torch's class was called, and returned it (_torch.make_iterators_by)
+            return
         raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)
         base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
@@ -301,7 +304,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
-            warn_if_all_dropped(self.loader(), self.epoch)
+            if isinstance(self.epoch, Epoch):  # it is not after the end of the workers, when next() is called again
+                warn_if_all_dropped(self.loader(), self.epoch)
             if not self._persistent_workers:
                 self._shutdown_workers()
             elif self._worker_set is not None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch
+from shmloader import _torch, replaced
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import set_epoch_again
@@ -42,6 +42,7 @@ from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_o
 from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.worker.side_by_side import AtHand, SideBySide, is_asynchronous
+from shmloader.worker.their_fetcher import TheirStream
 
 
 def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
@@ -66,7 +67,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
     with contextlib.nullcontext() if event_loop is None else event_loop.turn:
         base_seed, served = begin_iterator(place, first.make)
-    iterator = first.iterator
+    iterator, returned = first.iterator, first.returned
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
@@ -79,7 +80,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         epoch.carried, epoch.fresh = carried, fresh
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
-        return iterator
+        return returned
     if base_seed is not None and start is None and first.before is not None:
         first.draw_again()
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop, first.before)
@@ -98,7 +99,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
     place.begin(epoch)
-    return iterator
+    return returned
 
 
 class _First:
@@ -112,27 +113,35 @@ class _First:
         make: Makes the iterator.
 
     Attributes:
-        iterator: The iterator.
+        iterator: torch's iterator.
+        returned: What the user gets.  Other code may have wrapped torch's iterator.
         before: The states of the generators before the sampler has drawn; None: it has not drawn.
     """
 
     iterator: Any
+    returned: Any
 
     def __init__(self, loader: Any, make: Callable[[], Any]) -> None:
         self._loader = loader
-        self._make = make
+        self._make_returned = make
         self.before: Generators | None = None
 
     def make(self) -> None:
         """Make it."""
         loader, sampler = self._loader, sampler_of(self._loader)
         if is_known(sampler) or keeps_state(sampler) is not None:
-            self.iterator = self._make()
+            self._make()
             return
         before = Generators(sampler, loader.generator)
-        self.iterator = self._make()
+        self._make()
         if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
             self.before = before
+
+    def _make(self) -> None:
+        with replaced.noting(self._loader) as made:
+            self.iterator = self.returned = self._make_returned()
+        if made and not isinstance(self.returned, _torch._SingleProcessDataLoaderIter):
+            self.iterator = made[-1]
 
     def draw_again(self) -> None:
         """Make the sampler's iterator once more, because the generators were restored after it had drawn."""
@@ -310,11 +319,17 @@ class _Streaming(InPlace):
         self._fetcher, self._loader, self._epoch = fetcher, weakref.ref(loader), epoch
         self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
-        dataset, samples = loader.dataset, fetcher.dataset_iter
+        dataset = loader.dataset
         ended = left is not None and left.ended
         if ended:
             restore(dataset, left)  # after iter(), because a dataset may count its epochs there
+        self._theirs: TheirStream | None = None
+        if replaced.fetcher(streams=True) is not None:
+            self._theirs = stream = TheirStream(dataset, fetcher, left)
+            epoch.states = lambda: [stream.state() or None]
+            return
         fetcher.ended = ended
+        samples = fetcher.dataset_iter
         given = fetcher.dataset_iter = _Given(iter(()) if ended else pass_over(dataset, samples, left), left)
         epoch.states = lambda: [
             state_of_stream(dataset, samples, fetcher.ended or given.ended, given.count, given.errors) or None
@@ -323,7 +338,7 @@ class _Streaming(InPlace):
     def fetch(self, index: Any) -> Any:
         """The next batch."""
         try:
-            batch = self._fetcher.fetch(index)
+            batch = self._fetcher.fetch(index) if self._theirs is None else self._theirs(index)
         except StopIteration:
             self._reading.ended = True
             warn_if_all_dropped(self._loader(), self._epoch)

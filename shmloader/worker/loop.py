@@ -40,6 +40,7 @@ from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.worker.runners import Runner
 from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
+from shmloader.worker.their_fetcher import TheirStream, theirs
 from shmloader.wrapped_datasets import hearers
 
 Seed = Callable[[Any, int, Any, int], Any]  # a function of random_states.py that seeds a task
@@ -296,9 +297,22 @@ class Worker:
                 for hearer in hearers(dataset):
                     hearer.set_epoch(dataset_epoch)
             at_hand = self._look_for(dataset)
-            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default, at_hand)
+            needs = self._needs_torchs_fetcher(at_hand is not None)
+            made = theirs(*self._fetching[:4], needs, left, self._ring.fetched)
+            if made is None:
+                made = fetch_from(*self._fetching, left, self._ring.fetched, self._default, at_hand)
+            self._fetch = made
         except Exception:
             self._ahead, self._fetch, self._error = [], None, caught(self._where)
+
+    def _needs_torchs_fetcher(self, side_by_side: bool) -> str | None:
+        """An option of the loader with which samples are made one by one; None if it has none."""
+        given = {
+            "sample_seeds or schedule='steal'": self._seed is not None,
+            "on_bad_sample='skip'": self._skips is not None,
+            "worker_threads or look_ahead": side_by_side,
+        }
+        return next((option for option, is_given in given.items() if is_given), None)
 
     def _look_for(self, dataset: Any) -> AtHand | None:
         """Pass indices on to the dataset early, and make its samples side by side, if the options ask for that.
@@ -363,7 +377,7 @@ class Worker:
     def _stream_state(self) -> bytes:
         """The stream's state.  If it raises, state_dict() in the trainer raises the same."""
         try:
-            if isinstance(self._fetch, Stream):
+            if isinstance(self._fetch, (Stream, TheirStream)):
                 return self._fetch.state()
             return b"" if self._left is None else state_at_first(self._left)
         except Exception:

@@ -22,7 +22,7 @@ os.environ.update(
 import torch
 import torch.utils.data
 import tqdm
-from conftest import assert_same, seed_all
+from conftest import as_torchs, assert_same, seed_all
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import shmloader
@@ -88,7 +88,7 @@ def recording() -> Iterator[Record]:
         record.iterators.append(type(self).__name__)
         init(self, loader)
 
-    _BaseDataLoaderIter.__init__ = note
+    _BaseDataLoaderIter.__init__ = as_torchs(note)
     try:
         yield record
     finally:

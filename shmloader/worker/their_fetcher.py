@@ -1,0 +1,128 @@
+"""Makes batches with a fetcher that other code has put in place of torch's: NOTE [ Replaced ], (a).
+
+NOTE [ Their fetcher ]
+
+Such a fetcher decides itself which samples a batch has, so a batch says nothing about how many samples it took from a
+stream.  Therefore a stream without a state is resumed by batches: the fetcher makes the delivered batches again, and
+they are dropped.  A stream with a state continues from its state.  What the fetcher itself has kept of its samples is
+lost then, because nobody else knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from shmloader import replaced
+from shmloader.worker.fetch import Left, restore, state_of_stream
+
+
+def theirs(
+    dataset: Any,
+    auto_collation: bool,
+    collate_fn: Callable[[Any], Any],
+    drop_last: bool,
+    option: str | None,
+    left: Left | None,
+    fetched: Callable[[], None],
+) -> Any:
+    """The function that makes batches from tasks, if other code has replaced torch's fetcher in this process.
+
+    Args:
+        dataset, auto_collation, collate_fn, drop_last, left, fetched: As in fetch_from().
+        option: An option that needs torch's fetcher; None: there is none.
+
+    Returns:
+        The function; None if torch's fetcher was not replaced.
+
+    Raises:
+        ValueError: It was replaced, and there is such an option.  The trainer raises that, too, if it was replaced
+            there.
+    """
+    streams = isinstance(dataset, IterableDataset)
+    by = replaced.fetcher(streams)
+    if by is None:
+        return None
+    if option is not None:
+        raise ValueError(replaced.refusal(option, by))
+    arguments = dataset, auto_collation, collate_fn, drop_last
+    if not streams:
+        return _Batches(replaced.make_fetcher(False, *arguments), fetched)
+    restore(dataset, left)
+    has_ended = left is not None and left.ended  # iter() is not called on such a stream, as in fetch_from()
+    return TheirStream(dataset, None if has_ended else replaced.make_fetcher(True, *arguments), left, fetched)
+
+
+class _Batches:
+    """Batches of a map-style dataset, by a fetcher of other code."""
+
+    def __init__(self, fetcher: Any, fetched: Callable[[], None]) -> None:
+        self._fetcher = fetcher
+        self._fetched = fetched
+
+    def __call__(self, task: Any) -> Any:
+        batch = self._fetcher.fetch(task)
+        self._fetched()  # it was collated, too, so all its time counts as the samples'
+        return batch
+
+
+class TheirStream:
+    """Batches of an iterable dataset, by a fetcher of other code: NOTE [ Their fetcher ].
+
+    Args:
+        dataset: The stream, whose own state is restored.
+        fetcher: The fetcher; None if the stream has ended.
+        left: The place from which the stream continues; None: its beginning.
+        fetched: Called when a batch is there.
+
+    Attributes:
+        ended: Whether the stream has ended in this epoch.
+    """
+
+    def __init__(
+        self, dataset: Any, fetcher: Any, left: Left | None, fetched: Callable[[], None] = lambda: None
+    ) -> None:
+        self._dataset = dataset
+        self._fetcher = fetcher
+        self._fetched = fetched
+        self.ended = left is not None and left.ended
+        self._again = 0  # as many samples as torch's fetcher would have taken for the delivered batches
+        if left is None or left.ended:
+            return
+        if left.state is None:
+            self._again = left.samples
+        elif left.state["iterator"] is not None:
+            fetcher.dataset_iter.load_state_dict(left.state["iterator"])
+            restore(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
+
+    def state(self) -> bytes:
+        """See state_of_stream()."""
+        samples = getattr(self._fetcher, "dataset_iter", None)
+        return state_of_stream(self._dataset, samples, self.ended, 0, ())
+
+    def __call__(self, task: Any) -> Any:
+        if self.ended:
+            raise StopIteration
+        try:
+            if self._again:
+                self._make_again(task)
+            batch = self._fetcher.fetch(task)
+        except StopIteration:
+            self.ended = True
+            raise
+        self._fetched()
+        return batch
+
+    def _make_again(self, task: Any) -> None:
+        """Make the delivered batches once more.  One that raised raises again, and is dropped, too."""
+        batches = self._again // (len(task) if isinstance(task, (list, tuple)) else 1)
+        self._again = 0
+        for _ in range(batches):
+            try:
+                self._fetcher.fetch(task)
+            except StopIteration:
+                raise
+            except Exception:
+                continue
