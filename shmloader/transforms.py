@@ -43,8 +43,8 @@ class _Normalize(OfImages):
         self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype, memory_format: torch.memory_format
     ) -> None:
         super().__init__(len(mean))
-        self._scale = torch.tensor([1 / (255 * s) for s in std]).view(1, -1, 1, 1)
-        self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
+        self._scale = _by_channel([1 / (255 * s) for s in std])
+        self._shift = _by_channel([-m / s for m, s in zip(mean, std, strict=True)])
         self._dtype = dtype
         self._memory_format = memory_format
         # by device and stream, because memory that one stream allocated may be in use on another when it is freed
@@ -60,6 +60,10 @@ class _Normalize(OfImages):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_constants": {}}  # a loader is pickled with it, and may be sent to another machine
+
+
+def _by_channel(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device="cpu").view(1, -1, 1, 1)
 
 
 def normalize_on_device(

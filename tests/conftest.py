@@ -32,6 +32,7 @@ import scripts
 import torch
 import torch.utils.data
 import tqdm
+from factories import every_factory_is_named  # noqa: F401 - a fixture of all tests
 
 import shmloader
 from shmloader.system import control_groups

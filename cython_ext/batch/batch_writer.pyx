@@ -219,7 +219,7 @@ cdef class Writer:
             if row.shape != first.shape:
                 raise unequal(first.shape, self.entry_of(0), row.shape, self.entry_of(k))
         if self.listed is not None:
-            apart = empty((self.count, *first.shape), dtype=first.dtype)
+            apart = empty((self.count, *first.shape), dtype=first.dtype, device="cpu")
             out = apart if rows is batch else of_its_class(batch[0], apart)
             if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
                 out = torch_stack(batch, 0, out=out)
@@ -256,7 +256,7 @@ cdef class Writer:
             return None
         count = len(batch)
         if self.rows or self.apart:
-            out = empty((count,), dtype=dtype)
+            out = empty((count,), dtype=dtype, device="cpu")
             return out if numbers_into(batch, &of, out.data_ptr()) else None
         before = self.ring.used
         at = self.ring.allocate(count * of.bytes)
@@ -393,7 +393,10 @@ cdef class Writer:
         cdef object rows = leaf
         cdef Py_ssize_t k, row
         if not of.dense or of.lazy:
-            rows = empty(leaf.shape, dtype=leaf.dtype).copy_(leaf) if type(leaf) is Tensor else leaf.copy()
+            if type(leaf) is Tensor:
+                rows = empty(leaf.shape, dtype=leaf.dtype, device="cpu").copy_(leaf)
+            else:
+                rows = leaf.copy()
             look_at(rows, &own)
         check_memory(leaf, &own)
         for k in range(self.count):

@@ -51,7 +51,7 @@ def learn() -> None:
                 ARRAYS[dtype] = torch.from_numpy(numpy.empty(0, dtype)).dtype, dtype.itemsize
         scalars = [dtype.type(value) for value in (0, 1, 113)]
         with suppress(TypeError, ValueError, RuntimeError):
-            made = torch.as_tensor(scalars)     # which torch refuses for uint64
+            made = torch.as_tensor(scalars, device="cpu")   # which torch refuses for uint64
             if made.numpy().tobytes() == b"".join([scalar.tobytes() for scalar in scalars]) == bytes_of(scalars):
                 part = dtype.itemsize // PARTS[dtype.kind] if dtype.kind in PARTS else 0
                 SCALARS[dtype.type] = made.dtype, dtype.itemsize, part

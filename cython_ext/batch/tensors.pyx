@@ -52,7 +52,7 @@ cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape
     for side in shape:
         count *= side
     if count == 0:
-        return empty(shape, dtype=dtype)
+        return empty(shape, dtype=dtype, device="cpu")
     if word:
         return made_over(buffer, word, at, shape, strides)
     flat = made_over(buffer, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
@@ -73,7 +73,7 @@ cdef object asked_for(object dtype):
     """DLPack's form of a dtype, if torch returns the same dtype from it; dtypes of less than a byte do not pass."""
     cdef dlpack_tensor one
     with suppress(RuntimeError, BufferError, NotImplementedError):
-        tensor = empty(1, dtype=dtype)
+        tensor = empty(1, dtype=dtype, device="cpu")
         capsule = None if dlpack else tensor.__dlpack__()
         if dlpack_read(dlpack, tensor, &one) or capsule is not None and dlpack_read_older(capsule, &one) == 0:
             word = one.dtype.code | one.dtype.bits << 8 | one.dtype.lanes << 16

@@ -88,7 +88,7 @@ class _Pickler(pickle.Pickler):
         if type(value) is numpy.ndarray:
             return _reduce_array(value)
         if isinstance(value, torch.UntypedStorage):
-            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+            return _untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
         if isinstance(value, torch.TypedStorage):
             return _typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented
@@ -203,7 +203,7 @@ def _bytes_of(tensor: torch.Tensor) -> Any:
 
 def _tensor_over(buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
     if not memoryview(buffer).nbytes:
-        return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
+        return torch.empty(shape, dtype=dtype, device="cpu", requires_grad=requires_grad)
     return torch.frombuffer(buffer, dtype=dtype).view(shape).requires_grad_(requires_grad)
 
 

@@ -288,7 +288,7 @@ class Cuda(Other):
         if code:
             # The runtime keeps the error for this thread.  torch has no cudaGetLastError, so a launch must take it.
             with contextlib.suppress(RuntimeError):
-                torch.ones(1, device=self.device).add_(1)
+                torch.ones(1, dtype=torch.float32, device=self.device).add_(1)
             torch.cuda.synchronize(self.device)
         return f"error {code} of the runtime" if code else ""
 

@@ -8,7 +8,8 @@ roundings.  The draws themselves are torch's own, made by random_numbers.py.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -48,10 +49,6 @@ class RandomResizedCrop:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     resample: int = BILINEAR
-    _logarithms: list[float] = field(init=False, repr=False)  # of the ratio, in torch's precision
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_logarithms", torch.log(torch.tensor(self.ratio)).tolist())
 
     def apply(self, view: Seen, draws: Draws) -> None:
         view.cut(*self._box(view.width, view.height, draws))
@@ -59,9 +56,10 @@ class RandomResizedCrop:
 
     def _box(self, width: int, height: int, draws: Draws) -> tuple[int, int, int, int]:
         area = height * width
+        logarithms = _logarithms(tuple(self.ratio), draws.dtype)
         for _ in range(_TRIES):
             target = area * draws.uniform(*self.scale)
-            shape = draws.exponential_of_uniform(*self._logarithms)
+            shape = draws.exponential_of_uniform(*logarithms)
             wide, tall = round(math.sqrt(target * shape)), round(math.sqrt(target / shape))
             if 0 < wide <= width and 0 < tall <= height:
                 top = draws.below(height - tall + 1)
@@ -73,6 +71,13 @@ class RandomResizedCrop:
         elif width / height > max(self.ratio):
             wide = round(height * max(self.ratio))
         return (width - wide) // 2, (height - tall) // 2, wide, tall
+
+
+@lru_cache(maxsize=100)
+def _logarithms(ratio: tuple[float, ...], dtype: torch.dtype) -> list[float]:
+    """In the precision of torch's default dtype, which may change after the step was made."""
+    made: list[float] = torch.log(torch.tensor(ratio, dtype=dtype, device="cpu")).tolist()
+    return made
 
 
 @dataclass(frozen=True)

@@ -348,7 +348,7 @@ def _result(
         if not (1 <= height <= _LARGEST and 1 <= width <= _LARGEST):
             raise ValueError(f"size={size!r} (height, width) should be from 1 to {_LARGEST} each.")
     if out is None:
-        out = torch.empty((3, height, width), dtype=torch.uint8)
+        out = torch.empty((3, height, width), dtype=torch.uint8, device="cpu")
     pixels = out.numpy() if isinstance(out, torch.Tensor) else out
     if not isinstance(pixels, np.ndarray):
         raise TypeError(f"out is a {type(out).__name__}. Give a tensor or an array of uint8.")

@@ -46,7 +46,9 @@ class Normalize:
     """Subtracts a mean and divides by a standard deviation: one value of each for each channel, or one for all."""
 
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float, dtype: torch.dtype) -> None:
-        self._mean, self._std = (torch.as_tensor(values, dtype=dtype).reshape(-1, 1, 1) for values in (mean, std))
+        self._mean, self._std = (
+            torch.as_tensor(values, dtype=dtype, device="cpu").reshape(-1, 1, 1) for values in (mean, std)
+        )
         # By device and stream: if memory was allocated on one stream, no other may still use it when it is freed.
         self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -113,7 +115,8 @@ class Finish:
         """
         if self.dtype is torch.uint8:
             return None
-        numbers = torch.arange(256, dtype=torch.uint8).repeat(self.channels, 1)[:, :, None].to(self.dtype)
+        bytes_ = torch.arange(256, dtype=torch.uint8, device="cpu")
+        numbers = bytes_.repeat(self.channels, 1)[:, :, None].to(self.dtype)
         self.calculate(numbers)
         table = numbers.reshape(self.channels, 256).contiguous()
         return (table.view(torch.int16) if self.dtype is torch.bfloat16 else table).numpy()

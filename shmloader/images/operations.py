@@ -193,9 +193,15 @@ class Choice:
         if self.version == 1:
             chosen = random.choices(range(len(self.options)), weights=self.weights)[0]
         else:
-            chosen = int(torch.multinomial(torch.tensor(self.weights), 1))
+            weights = torch.tensor(self.weights, dtype=torch.get_default_dtype(), device="cpu")
+            chosen = int(torch.multinomial(weights, 1))
         for step in self.options[chosen]:
             step.apply(canvas, draws)
+
+
+def _permutation(count: int) -> list[int]:
+    order: list[int] = torch.randperm(count, dtype=torch.int64, device="cpu").tolist()
+    return order
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,7 @@ class Order:
         if self.version == 1:
             random.shuffle(order)
         else:
-            order = torch.randperm(len(order)).tolist()
+            order = _permutation(len(order))
         for at in order:
             for step in self.options[at]:
                 step.apply(canvas, draws)
@@ -248,7 +254,7 @@ class Distort:
         ranges = transform.brightness, transform.contrast, transform.saturation, transform.hue
         factors = [draws.uniform(low, high) if draws.is_below(transform.p) else None for low, high in ranges]
         is_contrast_first = draws.is_below(0.5)
-        order = torch.randperm(canvas.channels).tolist() if draws.is_below(transform.p) else None
+        order = _permutation(canvas.channels) if draws.is_below(transform.p) else None
         brightness, contrast, saturation, hue = factors
         if brightness is not None:
             picture.brightness(brightness)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from shmloader.images.canvas import Canvas
 from shmloader.images.operations import affine_matrix, colour, posterize
 from shmloader.images.random_numbers import Draws
@@ -34,13 +36,13 @@ class Policy:
     version: int
     resample: int
     fill: Any
-    _spaces: dict[tuple[int, ...], Space] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _spaces: dict[tuple[Any, ...], Space] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         raise NotImplementedError
 
     def _space(self, bins: int, height: int, width: int) -> Space:
-        key = bins, height, width
+        key = torch.get_default_dtype(), bins, height, width  # magnitudes have its precision
         if key not in self._spaces:
             if len(self._spaces) > 1000:  # pictures of many sizes, because nothing resizes them first
                 self._spaces.clear()

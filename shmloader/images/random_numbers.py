@@ -37,8 +37,8 @@ class Draws:
 
     def __init__(self) -> None:
         self.dtype = torch.get_default_dtype()  # the dtype of torch.rand(1)
-        self._real = torch.empty(1)
-        self._whole = torch.empty(1, dtype=torch.int64)
+        self._real = torch.empty(1, dtype=self.dtype, device="cpu")
+        self._whole = torch.empty(1, dtype=torch.int64, device="cpu")
         self._before = torch.default_generator.get_state()
         self._pythons: Any = None
         self._numpys: Any = None
@@ -93,7 +93,7 @@ class Draws:
         if share not in self._rounded:
             if len(self._rounded) > _MOST_SHARES:
                 self._rounded.clear()
-            self._rounded[share] = float(torch.tensor(share, dtype=self.dtype).item())
+            self._rounded[share] = float(torch.tensor(share, dtype=self.dtype, device="cpu").item())
         return self._rounded[share]
 
 

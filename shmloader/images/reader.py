@@ -143,9 +143,9 @@ class Reader:
         if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype or finish.is_array):
             out = None
         if out is None and finish.is_lying and (self._recipe.rest or finish.is_array):
-            out = torch.empty((*shape[1:], shape[0]), dtype=finish.dtype).permute(2, 0, 1)
+            out = torch.empty((*shape[1:], shape[0]), dtype=finish.dtype, device="cpu").permute(2, 0, 1)
         elif out is None:
-            out = torch.empty(shape, dtype=finish.dtype)
+            out = torch.empty(shape, dtype=finish.dtype, device="cpu")
         elif out.shape != shape or out.dtype != finish.dtype:
             canvas.is_final = True
             raise ValueError(

@@ -305,7 +305,7 @@ class _Reading:
         if finish is None or finish.dtype is torch.uint8:
             return "it takes numbers, and gets a picture of bytes"
         mean, std = list(transform.mean), list(transform.std)
-        if {len(mean), len(std)} - {1, self._channels} or not all(torch.tensor(std, dtype=finish.dtype)):
+        if {len(mean), len(std)} - {1, self._channels} or not all(torch.tensor(std, dtype=finish.dtype, device="cpu")):
             return "its mean and std are not for the picture's channels, or a std is 0"
         self._finish = replace(finish, operations=(*finish.operations, Normalize(mean, std, finish.dtype)))
         return ""

@@ -22,7 +22,7 @@ __all__ = ["Augment", "Augments", "CenterCropOrPad", "Mix", "Policies", "RandomB
 
 def _like(canvas: Canvas) -> torch.Tensor:
     """A tensor of the picture's size, without memory, for functions that ask only for the size."""
-    return torch.empty((3, canvas.height, canvas.width), device="meta")
+    return torch.empty((3, canvas.height, canvas.width), dtype=torch.uint8, device="meta")
 
 
 def _drawn(resamples: tuple[int, ...]) -> int:

@@ -31,19 +31,19 @@ class OwnTrivialAugment(TrivialAugment):
 
     def _asked(self, bins: int, height: int, width: int) -> Space:
         """The magnitudes of the paper (arXiv 2103.10158), in torchvision's order and torch's precision."""
-        lighter = torch.linspace(0.0, 0.99, bins).tolist()
-        moves = torch.linspace(0.0, 32.0, bins).tolist()
-        bits = (8 - (torch.arange(bins) / ((bins - 1) / 6)).round()).tolist()
+        lighter, moves = _evenly(0.0, 0.99, bins), _evenly(0.0, 32.0, bins)
+        numbers = torch.arange(bins, dtype=torch.int64, device="cpu")
+        bits = (8 - (numbers / ((bins - 1) / 6)).round()).tolist()
         return [
             ("Identity", None, False),
             ("ShearX", lighter, True),
             ("ShearY", lighter, True),
             ("TranslateX", moves, True),
             ("TranslateY", moves, True),
-            ("Rotate", torch.linspace(0.0, 135.0, bins).tolist(), True),
+            ("Rotate", _evenly(0.0, 135.0, bins), True),
             *((name, lighter, True) for name in ("Brightness", "Color", "Contrast", "Sharpness")),
             ("Posterize", bits, False),
-            ("Solarize", torch.linspace(255.0, 0.0, bins).tolist(), False),
+            ("Solarize", _evenly(255.0, 0.0, bins), False),
             ("AutoContrast", None, False),
             ("Equalize", None, False),
         ]
@@ -58,6 +58,13 @@ class OwnTrivialAugment(TrivialAugment):
         a, b = -sine * math.tan(across) + 1.0, cosine * math.tan(across)
         left, above = -x - translate[0], -y - translate[1]
         return [a, b, a * left + b * above + x, -sine, cosine, -sine * left + cosine * above + y]
+
+
+def _evenly(first: float, last: float, count: int) -> list[float]:
+    """Numbers of torch's default dtype, as torchvision's are."""
+    values = torch.linspace(first, last, count, dtype=torch.get_default_dtype(), device="cpu")
+    made: list[float] = values.tolist()
+    return made
 
 
 class _Bins:

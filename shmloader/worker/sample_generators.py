@@ -74,7 +74,7 @@ def sample_generator(kind: str = "torch") -> Any:
     draws = AT_HAND.get()
     if draws is not None:
         return draws.generator(kind)
-    return _seeded(kind, int(torch.randint(1 << 62, ())))
+    return _seeded(kind, int(torch.randint(1 << 62, (), dtype=torch.int64, device="cpu")))
 
 
 def _seeded(kind: str, seed: int) -> Any:

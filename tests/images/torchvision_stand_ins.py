@@ -208,7 +208,8 @@ class Normalize(Stock):
     DEFAULTS = {"mean": (), "std": (), "inplace": False}  # noqa: RUF012
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        mean, std = (torch.as_tensor(values).to(image.dtype).view(-1, 1, 1) for values in (self.mean, self.std))  # type: ignore[attr-defined]
+        alike: Any = {"dtype": image.dtype, "device": image.device}
+        mean, std = (torch.as_tensor(values, **alike).view(-1, 1, 1) for values in (self.mean, self.std))  # type: ignore[attr-defined]
         return (image - mean) / std
 
 

@@ -13,10 +13,12 @@ import pytest
 import torch
 from conftest import BOTH, Items, Raised, assert_same, assert_same_outcome, iterate, label
 from drawn_columns import ODD, PLAIN, Colour, Draw, Pair, drawn, mixed
+from scripts import run_script
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
+from shmloader import _torch
 
 
 def wrapped(samples: list[Any]) -> Any:
@@ -185,6 +187,46 @@ def test_a_default_device_is_torchs_matter(collate_fn: Any) -> None:
     options = {"worker_init_fn": live_on_meta, "collate_fn": collate_fn}
     epochs = assert_same_outcome(lambda: data, batch_size=4, num_workers=1, **options)
     assert "meta" in str(epochs)
+
+
+def test_the_check_of_factories_is_not_counted_as_a_mode() -> None:
+    """Otherwise workers would leave numbers and arrays to torch in these tests: see factories.py."""
+    assert _torch.count_modes is not None
+    assert _torch.count_modes() == 0
+    with torch.device("meta"):
+        assert _torch.count_modes() == 1
+
+
+def by_three(index: int) -> int:
+    return index // 3
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"group_by": by_three}], ids=label)
+def test_tensors_lie_in_the_slot_whatever_the_default_device_is(options: dict[str, Any]) -> None:
+    number = torch.arange(12.0).view(3, 4)
+    data = Items([{"row": number + k, "turned": number.T * k, "empty": torch.empty(0, 2)} for k in range(20)])
+    order = [[5, 0, 13, 7], [1, 2, 3, 4], [19, 6, 8, 12]]
+    theirs, ours = (
+        iterate(kind(data, batch_sampler=order, num_workers=2, worker_init_fn=live_on_meta, **more))
+        for kind, more in zip(BOTH, ({}, options), strict=True)
+    )
+    assert_same(ours, theirs)
+    assert not any(isinstance(batch, Raised) for batch in ours)
+
+
+def test_batches_are_read_whatever_the_default_device_is() -> None:
+    """A script, because a process learns only once how each dtype is read."""
+    ran = run_script("""
+        import torch
+        from conftest import BOTH, Items, assert_same
+        data = Items([(torch.arange(3.0) + k, torch.empty(0, 2), k, k * 0.5) for k in range(12)])
+        iterators = [iter(kind(data, batch_size=4, num_workers=2)) for kind in BOTH]
+        with torch.device("meta"):
+            theirs, ours = map(list, iterators)
+        assert_same(ours, theirs)
+        assert len(ours) == 3 and all(part.is_cpu for batch in ours for part in batch)
+    """)
+    assert ran.status == 0, ran.err
 
 
 class Kept:

@@ -24,7 +24,7 @@ class _Prepared(Dataset[torch.Tensor]):
     """One prepared batch, again and again."""
 
     def __init__(self, size: int) -> None:
-        self._batch = torch.ones(size, dtype=torch.uint8)
+        self._batch = torch.ones(size, dtype=torch.uint8, device="cpu")
 
     def __len__(self) -> int:
         return 1 << 40
