@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import shmloader
+from shmloader.batch import exceptions
 from shmloader.core.handlers import is_handlers
 from shmloader.resume import iterables
 from shmloader.trainer.delivery import Delivery
@@ -61,7 +62,7 @@ def test_a_state_of_streams_does_not_take_a_handlers_exception_for_a_streams(ins
     with pytest.raises(TimeoutError, match="the handler's"):
         iterables._between_epochs(interrupts, 0, [])
     with pytest.raises(TimeoutError, match="the handler's"):
-        iterables._raise(interrupts, "")
+        exceptions._class_or_name(interrupts, "")
 
 
 class Meets(torch.utils.data.Dataset[int]):
