@@ -18,15 +18,17 @@ from shmloader.system.callers import caller
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def warn_if_all_dropped(loader: Any, epoch: Epoch) -> None:
+def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
     """Warn if this epoch, which is over, had no batch for that reason.  The rest of an epoch may be empty.
 
     Args:
         loader: The loader; None if it is gone.
-        epoch: The epoch.
+        epoch: The epoch; of a closed ring it is none.
     """
+    if loader is None or not isinstance(epoch, Epoch):
+        return
     had = epoch.reading.delivered
-    if loader is None or had.batches or had.beyond or epoch.start.begun or loader in _warned:
+    if had.batches or had.beyond or epoch.start.begun or loader in _warned:
         return
     why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
     if why:

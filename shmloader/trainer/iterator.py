@@ -71,7 +71,6 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
-from shmloader.resume.epoch import Epoch
 from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
@@ -304,8 +303,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
-            if isinstance(self.epoch, Epoch):  # it is not after the end of the workers, when next() is called again
-                warn_if_all_dropped(self.loader(), self.epoch)
+            warn_if_all_dropped(self.loader(), self.epoch)
             if not self._persistent_workers:
                 self._shutdown_workers()
             elif self._worker_set is not None:

@@ -77,6 +77,14 @@ def test_other_empty_epochs_and_parts_are_no_warning(workers: int) -> None:
         assert epochs(shmloader.DataLoader(dataset, num_workers=workers, **options))[1] == []
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_next_may_be_called_after_the_end_of_an_empty_epoch(workers: int) -> None:
+    for dataset in ([], Parts(0, 0)):
+        with shmloader.DataLoader(dataset, 4, num_workers=workers) as loader:
+            batches = iter(loader)
+            assert [list(batches) for _ in range(3)] == [[], [], []]
+
+
 @pytest.mark.filterwarnings("ignore:the dataset Parts has no state_dict")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_empty_rest_of_an_epoch_is_no_warning(workers: int) -> None:
