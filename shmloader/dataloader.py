@@ -390,7 +390,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             replaced.come_back()
             return True
         behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
-        return replaced.is_replaced("__iter__") or (behind and not self.num_workers)
+        return behind or replaced.is_replaced("__iter__")
 
     def _makes_iterators_by_others(self) -> bool:
         """Whether other code's method is called in place of our `_get_iterator`, or of torch's, which ours asks."""

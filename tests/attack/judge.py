@@ -238,13 +238,15 @@ def _bare(event: Any) -> Any:
 
 
 def _more(mine: list[Any], its: list[Any]) -> list[Any]:
-    """The events that only one of two lists has."""
-    left, found = [repr(event) for event in its], []
-    for event in mine:
-        if repr(event) in left:
-            left.remove(repr(event))
-        else:
-            found.append(event)
+    """The events that only the first of two lists has, epoch by epoch."""
+    found = []
+    for one, other in itertools.zip_longest(_epochs(mine), _epochs(its), fillvalue=()):
+        left = [repr(event) for event in other]
+        for event in one:
+            if repr(event) in left:
+                left.remove(repr(event))
+            else:
+                found.append(event)
     return found
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -232,8 +233,18 @@ class Log:
         self.add("generators", *ends)
 
 
+def _print_in_workers() -> None:
+    """Have each process that is forked from now on print its warnings, which a list of this process would not get."""
+
+    def show(message: Any, category: Any, filename: str, line: int, file: Any = None, text: str | None = None) -> None:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, line, text))
+
+    os.register_at_fork(after_in_child=lambda: setattr(warnings, "showwarning", show))
+
+
 def caught(log: Log, run: Callable[[], None]) -> None:
     """Run, and note each warning."""
+    _print_in_workers()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ResourceWarning)
