@@ -396,7 +396,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """Whether other code's method is called in place of our `_get_iterator`, or of torch's, which ours asks."""
         return (
             "_get_iterator" in vars(self)
-            or type(self)._get_iterator is not DataLoader._get_iterator
+            or type(self)._get_iterator is not _GET_ITERATOR
             or replaced.is_replaced("_get_iterator")
         )
 
@@ -547,6 +547,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+_GET_ITERATOR = DataLoader._get_iterator  # other code may set hooks on our class, too
 
 
 def _asked_by_torchs(loader: Any) -> Any:

@@ -204,6 +204,18 @@ def test_patched_loaders_have_the_hook_too(monkeypatch: pytest.MonkeyPatch) -> N
             assert is_doubled(epochs(loader)) and loader.rides_ring
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", ["__iter__", "_get_iterator"])
+def test_a_hook_on_our_own_class(name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(kind: Any) -> Any:
+        monkeypatch.setattr(kind, name, doubling(getattr(kind, name)))
+        return kind(torch.arange(12.0), num_workers=workers)
+
+    ours = make(shmloader.DataLoader)  # first, because ours inherits a hook on torch's
+    assert is_doubled(epochs(ours)) and ours.rides_ring is (workers > 0)
+    assert_same(epochs(ours), epochs(make(DataLoader)))
+
+
 def test_a_hook_that_makes_its_own_iterator_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataLoader, "_get_iterator", lambda self: iter([1, 2]))
     loader = shmloader.DataLoader([0], num_workers=1)
