@@ -180,7 +180,8 @@ def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
     """pass_over() for a stream that raised before the user continued: an error at the same place is dropped.
 
     An error that does not come again may have taken a sample's place, or the stream may have tried that sample again.
-    In the first case the stream now gives a sample more, so the count of samples ends at one that was delivered.
+    In the first case the stream now gives a sample more: the one that raised, or, because the count ends one sample
+    early, one that was delivered.
     """
     given, errors = 0, collections.Counter(left.errors)
     missing: list[int] = []
@@ -194,10 +195,10 @@ def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
                 raise
             errors[given] -= 1
             continue
-        if given == left.samples:  # an error that came here before did not come again, and no sample was counted since
+        missing += [given] * errors.pop(given, 0)
+        if given == left.samples:  # the error came behind the last delivered sample, so this one was not delivered
             samples = itertools.chain([sample], _by_next(samples))
             break
-        missing += [given] * errors.pop(given, 0)
         given += 1
     if missing:
         _warn_of_missing(dataset, missing)
@@ -222,9 +223,9 @@ def _warn_of_missing(dataset: Any, missing: list[int]) -> None:
     code = getattr(kind.__iter__, "__code__", _warn_of_missing.__code__)
     warnings.warn_explicit(
         f"the stream {kind.__name__}{where} raised after {after} in the saved run, but not in this one. It has no "
-        "state_dict(), so the loader counts its samples to find the place. If each error took the place of a sample, "
-        f"as many samples come twice as errors are missing: {len(missing)}. If the stream then tried that sample "
-        "again, the place is right. Give the stream a state_dict() and a load_state_dict().",
+        "state_dict(), so the loader counts its samples to find the place. If the stream left a sample out when it "
+        f"raised, more samples come than in an uninterrupted run, or come twice: {len(missing)}. None is lost. Give "
+        "the stream a state_dict() and a load_state_dict().",
         RuntimeWarning,
         code.co_filename,
         code.co_firstlineno,

@@ -94,6 +94,8 @@ def _loader(program: Program) -> str | None:
         return "the class has no name that pickle could find"
     if program.loader == "hooks_itself" and program.does("copy"):
         return "the copy makes iterators of the loader"
+    if program.loader == "hooks_itself" and any(do.what == "_get_iterator" for do in program.actions):
+        return "it holds the method that torch had when the loader was made"
     if program.loader in NOT_PERSISTENT and program.get("persistent_workers"):
         return "each iter() makes other workers"
     if not leaves_ring(program) or not (program.workers or program.loader):

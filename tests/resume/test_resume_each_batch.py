@@ -547,11 +547,25 @@ def test_an_error_before_the_place_that_does_not_come_again_is_a_warning(
         state = saved(one)
     with loader(kind((4,), times=0), 0) as other:
         other.load_state_dict(state)
-        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* missing: 1") as came:
+        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* twice: 1") as came:
             assert outcomes(iter(other))[0] == rest
     assert [(one.filename, one.lineno) for one in came] == [
         (__file__, kind.__iter__.__code__.co_firstlineno)  # the line of the stream's __iter__
     ]
+
+
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
+@pytest.mark.parametrize("kind", [Raises, LosesOne])
+def test_so_is_an_error_at_the_place_itself(kind: type[Raises]) -> None:
+    """With LosesOne sample 4 comes, which an uninterrupted run does not have."""
+    with loader(kind((4,)), 0) as one:
+        batches = iter(one)
+        assert [outcome(batches) for _ in range(2)] == [[0, 1, 2], "OSError"]
+        state = saved(one)
+    with loader(kind((4,), times=0), 0) as other:
+        other.load_state_dict(state)
+        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* twice: 1"):
+            assert outcomes(iter(other))[0] == [4, 5, 6]
 
 
 IN_WORKERS = """
