@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from tests.suites.projects import PROJECTS, Project
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUILD = CHECKOUT / "build" / "suites"
-_TEST_SECONDS, _RUN_SECONDS = 120, 1200  # the longest that one test, and one run of a suite, may take
+_TEST_SECONDS, _RUN_SECONDS = 300, 1800  # the longest that one test, and one run of a suite, may take
 
 
 @dataclasses.dataclass
@@ -58,14 +60,17 @@ class Result:
 
     @property
     def row(self) -> str:
-        counts = [len(run.named(outcome)) for run in (self.stock, self.ours) for outcome in ("passed", "failed")]
-        new = len(self.ours.warnings.keys() - self.stock.warnings.keys())
-        numbers = [*counts, len(self.broken), len(self.ours.loaders), self.rode, new]
-        return f"{self.title:34}" + "".join(f"{number:8}" for number in numbers) + self._times
+        numbers = [
+            number
+            for run in (self.stock, self.ours)
+            for number in (len(run.named("passed")), len(run.named("failed")), round(run.seconds))
+        ]
+        numbers += [len(self.broken), len(self.ours.loaders), self.rode, len(self.new_warnings)]
+        return f"{self.title:34}" + "".join(f"{number:8}" for number in numbers)
 
     @property
-    def _times(self) -> str:
-        return f"{self.stock.seconds:8.0f}{self.ours.seconds:8.0f}"
+    def new_warnings(self) -> list[str]:
+        return sorted(self.ours.warnings.keys() - self.stock.warnings.keys())
 
 
 def main() -> int:
@@ -79,8 +84,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=0, help="how many workers a loader gets that has none")
     given = parser.parse_args()
     python = given.python.absolute()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that `finally` ends what runs
     if given.folder:
-        theirs = Project(given.name or given.folder.name, "", tuple(given.words), classes=tuple(given.classes.split()))
+        theirs = Project(given.name or given.folder.name, "", given.words, classes=given.classes)
         results = [compared(theirs, given.folder.resolve(), python, given.workers)]
     else:
         if unknown := set(given.words) - {project.name for project in PROJECTS}:
@@ -90,8 +96,9 @@ def main() -> int:
             if not given.words or project.name in given.words:
                 folder = unpacked(project, python)
                 results += [compared(project, folder, python, workers) for workers in project.workers]
-    columns = "passed  failed  passed  failed  broken loaders    rode   warns  torch s  ours s".split("  ")
-    print(f"\n{'project':34}{'stock:':>8}{'':8}{'ours:':>8}\n{'':34}{''.join(f'{column.strip():>8}' for column in columns)}")
+    print(f"\n{'':36}torch's loader          ours")
+    columns = [*["passed", "failed", "seconds"] * 2, "broken", "loaders", "rode", "warned"]
+    print(f"{'project':34}" + "".join(f"{column:>8}" for column in columns))
     print("\n".join(result.row for result in results))
     return 1 if any(result.broken or not result.rode for result in results) else 0
 
@@ -106,6 +113,8 @@ def unpacked(project: Project, python: Path) -> Path:
         subprocess.run([*pip, "--dest", str(archives), pinned], check=True)
         with tarfile.open(archives / f"{project.archive}.tar.gz") as archive:
             archive.extractall(BUILD, filter="data")
+    if (stand_ins := Path(__file__).with_name("stand_ins") / project.name).exists():
+        shutil.copytree(stand_ins, folder / "tests", dirs_exist_ok=True)
     return folder
 
 
@@ -128,7 +137,7 @@ def compared(project: Project, folder: Path, python: Path, workers: int) -> Resu
         print(f"  failed once {test}: {' '.join(ours.tests.get(test, ('', 'did not run')))}")
     for why, count in collections.Counter(why for why in ours.loaders.values() if why).items():
         print(f"  {count} did not ride: {why}")
-    for text in sorted(ours.warnings.keys() - stock.warnings.keys()):
+    for text in result.new_warnings:
         print(f"  new warning: {text} ({ours.warnings[text]})")
     return result
 
@@ -136,16 +145,19 @@ def compared(project: Project, folder: Path, python: Path, workers: int) -> Resu
 def _run(project: Project, folder: Path, python: Path, patch: bool, workers: int, only: tuple[str, ...]) -> Run:
     path = BUILD / "path"  # not the checkout itself, because others have packages named `tests` and `bench`, too
     path.mkdir(parents=True, exist_ok=True)
-    for name, target in ("shmloader", CHECKOUT / "shmloader"), ("suites_plugin.py", Path(__file__).with_name("plugin.py")):
+    for name, target in (
+        ("shmloader", CHECKOUT / "shmloader"),
+        ("suites_plugin.py", Path(__file__).with_name("plugin.py")),
+    ):
         if not (path / name).exists():
             (path / name).symlink_to(target)
     record = BUILD / f"record-{project.name}-{workers}-{int(patch)}{'-again' if only else ''}.jsonl"
     record.write_text("")
     told = {
-        "PYTHONPATH": os.pathsep.join(str(folder / place) for place in project.path) + os.pathsep + str(path),
+        "PYTHONPATH": f"{folder / project.path}{os.pathsep}{path}",
         "SUITE_RECORD": str(record),
         "SUITE_PATCH": str(int(patch)),
-        "SUITE_CLASSES": " ".join(project.classes),
+        "SUITE_CLASSES": project.classes,
         "SUITE_WORKERS": str(workers),
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
@@ -163,10 +175,8 @@ def _run(project: Project, folder: Path, python: Path, patch: bool, workers: int
         except subprocess.TimeoutExpired:
             print(f"  ended after {_RUN_SECONDS} s: {record.with_suffix('.log')}")
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what the tests have left
-            except ProcessLookupError:
-                pass
             process.wait()
     return _read(record, time.monotonic() - began)
 

@@ -1,4 +1,4 @@
-"""Whose tests `make test-suites` runs, and which of them."""
+"""Whose tests `make test-suites` runs.  `python -m tests.suites.projects` prints what they have to have installed."""
 
 from __future__ import annotations
 
@@ -8,33 +8,88 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """A project whose source archive has tests that iterate over loaders."""
+    """A project whose source archive on PyPI has tests that iterate over loaders."""
 
     name: str
     version: str
-    tests: tuple[str, ...]  # files and options for pytest
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # words of names of tests: why they cannot run
-    classes: tuple[str, ...] = ()  # its subclasses of torch's loader that the patch has to cover
-    needs: tuple[str, ...] = ()  # what its tests import besides
-    path: tuple[str, ...] = (".",)  # what goes into PYTHONPATH
+    tests: list[str]  # files, and more arguments for pytest
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # a part of tests' names: why they cannot run
+    classes: str = ""  # its subclasses of torch's loader that the patch has to cover
     workers: tuple[int, ...] = (0,)  # how many workers a loader gets that has none, run by run
+    path: str = "."  # what goes into PYTHONPATH
+    installed: bool = True  # whether pip installs it, too; otherwise `needs` has all that it imports
+    needs: str = ""
 
     @property
     def archive(self) -> str:
         return f"{re.sub('[-.]', '_', self.name)}-{self.version}"
 
     @property
-    def pytest(self) -> tuple[str, ...]:
-        words = " or ".join(self.left_out)
-        return (*self.tests, *(("-k", f"not ({words})") if words else ()))
+    def pytest(self) -> list[str]:
+        return [*self.tests, *(["-k", f"not ({' or '.join(self.left_out)})"] if self.left_out else [])]
 
 
+def _files(pattern: str, names: str) -> list[str]:
+    return [pattern.format(name) for name in names.split()]
+
+
+# Tests that need a network, a hub, a GPU or packages that are not installed skip themselves, or fail with torch too.
+# `left_out` has those that take long.  Some archives lack what their tests import: stand_ins/ has that.
 PROJECTS = (
-    Project("accelerate", "1.15.0", ("tests/test_data_loader.py", "tests/test_state_checkpointing.py", "tests/test_accelerator.py"), path=("src",), workers=(0, 2)),
-    Project("datasets", "5.2.0", ("tests/test_iterable_dataset.py", "tests/test_distributed.py", "tests/test_arrow_dataset.py", "-k", "worker or torch or distributed"), path=("src",)),
-    Project("mosaicml-streaming", "0.13.0", ("tests/test_eviction.py", "tests/test_distributed.py", "tests/test_streaming.py"), classes=("streaming.StreamingDataLoader",)),
-    Project("opacus", "1.6.0", ("opacus/tests/poisson_test.py", "opacus/tests/dpdataloader_test.py", "opacus/tests/batch_memory_manager_test.py"), classes=("opacus.data_loader.DPDataLoader",), workers=(0,2)),
-    Project("pytorch-ignite", "0.5.5", ("tests/ignite/engine/test_deterministic.py", "tests/ignite/distributed/test_auto.py", "tests/ignite/engine/test_engine.py"), workers=(0,2)),
-    Project("skorch", "1.4.0", ("skorch/tests/test_dataset.py", "skorch/tests/test_net.py"), workers=(0, 2)),
-    Project("timm", "1.0.31", ("tests/test_reader_wds.py", "tests/test_naflex_dataset.py", "tests/test_multilabel.py", "tests/test_data.py", "tests/test_scheduled_sampler.py"), {"hfds": "x", "hfids": "x", "cli": "x", "distributed": "x"}, classes=("timm.data.loader.MultiEpochsDataLoader",), workers=(0, 2)),
+    Project(
+        "accelerate",
+        "1.15.0",
+        _files("tests/test_{}.py", "data_loader state_checkpointing accelerator"),
+        left_out={"compile": "compiles a model for seconds, without a loader"},
+        workers=(0, 2),
+        path="src",
+        needs="torchdata==0.11.0 parameterized==0.9.0",
+    ),
+    Project(
+        "datasets",
+        "5.2.0",
+        ["tests/test_iterable_dataset.py"],
+        path="src",
+    ),
+    Project(
+        "mosaicml-streaming",
+        "0.13.0",
+        _files("tests/test_{}.py", "eviction streaming"),
+        classes="streaming.StreamingDataLoader",
+        installed=False,  # because it asks for transformers < 5, with which the others cannot be installed
+        needs="transformers==5.23.0 brotli==1.2.1 catalogue==2.0.10 matplotlib python-snappy==0.7.3 zstd==1.5.7.2",
+    ),
+    Project(
+        "opacus",
+        "1.6.0",
+        _files("opacus/tests/{}_test.py", "poisson dpdataloader batch_memory_manager"),
+        classes="opacus.data_loader.DPDataLoader",
+        needs="hypothesis==6.170.15",
+    ),
+    Project(
+        "pytorch-ignite",
+        "0.5.5",
+        _files("tests/ignite/{}.py", "engine/test_deterministic distributed/test_auto engine/test_engine"),
+        left_out={"gradients_on_resume": "trains for minutes, without workers"},
+    ),
+    Project("skorch", "1.4.0", _files("skorch/tests/test_{}.py", "dataset net"), workers=(2,), needs="flaky==3.8.1"),
+    Project(
+        "timm",
+        "1.0.31",
+        _files("tests/test_{}.py", "reader_wds naflex_dataset multilabel data scheduled_sampler"),
+        left_out={
+            "_cli": "the archive lacks timm's scripts",
+            "_script": "the archive lacks timm's scripts",
+            "distributed_metrics": "spawned processes, in which torchvision does not load beside a torch for the CPU",
+            "without_workers": "asserts that a loader has no workers",
+        },
+        classes="timm.data.loader.MultiEpochsDataLoader",
+        workers=(0, 2),
+    ),
+    Project("webdataset", "1.0.2", ["tests/test_loaders.py"], path="src"),
 )
+
+if __name__ == "__main__":
+    print("torch==2.13.0 torchvision==0.28.0 pytest==9.2.0 pytest-timeout==2.4.0 posix_ipc==1.3.2")
+    print("\n".join(f"{project.name}=={project.version}" for project in PROJECTS if project.installed))
+    print("\n".join(project.needs for project in PROJECTS if project.needs))
