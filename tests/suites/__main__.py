@@ -29,7 +29,7 @@ from tests.suites.projects import PROJECTS, Project
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUILD = CHECKOUT / "build" / "suites"
-_TEST_SECONDS, _RUN_SECONDS = 300, 1800  # the longest that one test, and one run of a suite, may take
+_RUN_SECONDS = 1800  # the longest that one run of a suite may take
 
 
 @dataclasses.dataclass
@@ -81,13 +81,15 @@ def main() -> int:
     parser.add_argument("--from", type=Path, dest="folder", help="a project's checkout")
     parser.add_argument("--name", help="its name in the table")
     parser.add_argument("--classes", default="", help="subclasses of torch's loader to cover, with spaces between them")
+    parser.add_argument("--path", default=".", help="the folder in it from which its package is imported")
+    parser.add_argument("--seconds", type=int, default=300, help="after how long a test fails (default: 300)")
     parser.add_argument("--workers", type=int, default=0, help="how many workers a loader gets that has none")
     given = parser.parse_args()
     python = given.python.absolute()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that `finally` ends what runs
     if given.folder:
-        theirs = Project(given.name or given.folder.name, "", given.words, classes=given.classes)
-        results = [compared(theirs, given.folder.resolve(), python, given.workers)]
+        theirs = Project(given.name or given.folder.name, "", given.words, classes=given.classes, path=given.path)
+        results = [compared(theirs, given.folder.resolve(), python, given.workers, given.seconds)]
     else:
         if unknown := set(given.words) - {project.name for project in PROJECTS}:
             parser.error(f"no such project: {', '.join(unknown)}")
@@ -95,7 +97,7 @@ def main() -> int:
         for project in PROJECTS:
             if not given.words or project.name in given.words:
                 folder = unpacked(project, python)
-                results += [compared(project, folder, python, workers) for workers in project.workers]
+                results += [compared(project, folder, python, workers, given.seconds) for workers in project.workers]
     print(f"\n{'':36}torch's loader          ours")
     columns = [*["passed", "failed", "seconds"] * 2, "broken", "loaders", "rode", "warned"]
     print(f"{'project':34}" + "".join(f"{column:>8}" for column in columns))
@@ -118,13 +120,13 @@ def unpacked(project: Project, python: Path) -> Path:
     return folder
 
 
-def compared(project: Project, folder: Path, python: Path, workers: int) -> Result:
+def compared(project: Project, folder: Path, python: Path, workers: int, seconds: int) -> Result:
     """Run a suite on torch's loader, on ours, and what then differs on ours once more; print what differs."""
     title = f"{project.name} {project.version}".strip() + (f", {workers} workers" if workers else "")
     print(f"{title} ...", flush=True)
 
     def run(patch: bool, *only: str) -> Run:
-        return _run(project, folder, python, patch, workers, only)
+        return _run(project, folder, python, patch, workers, seconds, only)
 
     stock, ours = run(False), run(True)
     passed = stock.named("passed")
@@ -142,7 +144,9 @@ def compared(project: Project, folder: Path, python: Path, workers: int) -> Resu
     return result
 
 
-def _run(project: Project, folder: Path, python: Path, patch: bool, workers: int, only: tuple[str, ...]) -> Run:
+def _run(
+    project: Project, folder: Path, python: Path, patch: bool, workers: int, seconds: int, only: tuple[str, ...]
+) -> Run:
     path = BUILD / "path"  # not the checkout itself, because others have packages named `tests` and `bench`, too
     path.mkdir(parents=True, exist_ok=True)
     for name, target in (
@@ -164,7 +168,7 @@ def _run(project: Project, folder: Path, python: Path, patch: bool, workers: int
         "OMP_NUM_THREADS": "1",
     }
     command = [str(python), "-m", "pytest", "-p", "suites_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
-    command += ["--rootdir", str(folder), "-q", "--timeout", str(_TEST_SECONDS), *(only or project.pytest)]
+    command += ["--rootdir", str(folder), "-q", "--timeout", str(seconds), *(only or project.pytest)]
     began = time.monotonic()
     with open(record.with_suffix(".log"), "w") as log:
         process = subprocess.Popen(

@@ -105,13 +105,6 @@ def _force_workers() -> None:
     kind.__init__ = forced
 
 
-def pytest_configure(config: Any) -> None:
-    _declare_operators()
-    _patch() if _PATCH else _count_torchs_loaders()
-    if _WORKERS:
-        _force_workers()
-
-
 def pytest_runtest_logreport(report: Any) -> None:
     if report.failed or report.when == "call" or report.skipped:
         text = str(report.longrepr).splitlines()[-1] if report.failed else ""
@@ -126,3 +119,10 @@ def pytest_collectreport(report: Any) -> None:
 def pytest_warning_recorded(warning_message: Any, nodeid: str) -> None:
     text = re.sub(r"0x[0-9a-f]+|\d+", "N", str(warning_message.message).strip().partition("\n")[0])
     _record(warning=f"{warning_message.category.__name__}: {text}", test=nodeid)
+
+
+# When pytest imports this, it has imported none of the suite's conftest.py, which may import much.
+_declare_operators()
+_patch() if _PATCH else _count_torchs_loaders()
+if _WORKERS:
+    _force_workers()
