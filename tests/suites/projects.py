@@ -75,7 +75,7 @@ PROJECTS = (
     Project(
         "skorch",
         "1.4.0",
-        [*_files("skorch/tests/test_{}.py", "dataset net"), "-k", "(iterator or predict or partial) and not compile"],
+        [*_files("skorch/tests/test_{}.py", "dataset net"), "-k", "(test_dataset or iterator or partial) and not compile"],
         workers=(2,),
         needs="flaky==3.8.1",
     ),
