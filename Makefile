@@ -38,6 +38,8 @@ CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
 	litdata==0.2.76 webdataset==1.0.2 fastai==2.8.12 ultralytics==8.4.190 timm==1.0.31 \
 	hypothesis posix_ipc psutil pyte pytest pytest-timeout tqdm
+# Projects whose own tests run on our loader: tests/suites/projects.py has the versions.
+SUITES := .venv-suites
 # Ray, and what its trainer needs.  The environment also sees all of .venv.
 RAY := .venv-ray
 RAY_NEEDS := 'ray[train]==2.60.0'
@@ -86,8 +88,8 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-ray test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint style types suite map docs wheel release-check sanitize \
+.PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-suites test-ray test-torchvision \
+	test-cuda torment-cuda soak attack bench di-engine lint style types suite map docs wheel release-check sanitize \
 	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
@@ -103,6 +105,8 @@ help:
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader;'
 	@echo '             resume in mid-epoch through the first three, torch.distributed.checkpoint and as torchtitan does;'
 	@echo '             loaders of MONAI, PyTorch Geometric, ultralytics, Streaming, litData, WebDataset, fastai, timm'
+	@echo 'make test-suites   the own tests of accelerate, datasets, Streaming, opacus, ignite, skorch, timm and WebDataset, with'
+	@echo '             torch'"'"'s loader and with ours; fails if one passes only with torch'"'"'s.  ARGS="timm skorch"'
 	@echo 'make test-ray   far workers on a Ray cluster of three nodes, all on this machine.  KILLS=100'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
@@ -176,6 +180,10 @@ test-quiet: $(STAMP)
 test-ecosystem: $(ECOSYSTEM) $(CLIENTS)/installed
 	$(BIN)/pytest --disable-warnings -m "long or not long" tests/face/ecosystem tests/resume/test_resume_checkpoints.py $(ARGS)
 	$(CLIENTS)/bin/python -m pytest --disable-warnings -m "long or not long" tests/face/clients $(ARGS)
+
+# Their tests take long, and a few depend on the machine's load: this is no part of .ci/run.
+test-suites: $(SUITES)/installed
+	@$(BIN)/python -m tests.suites $(ARGS)
 
 # KILLS: how many actors are killed (12), and a tenth as many nodes; 200 take half an hour.
 test-ray: $(RAY)/installed
@@ -275,7 +283,7 @@ fuzz-neon: $(WHEEL)/installed
 	$(WHEEL)/bin/python wheels/emulate.py --fuzz
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(RAY) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(SUITES) $(RAY) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/core/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -344,6 +352,12 @@ $(CLIENTS)/installed: constraints.txt | $(STAMP)
 	@echo 'installing the loaders of other projects into $(CLIENTS) (minutes, once)' >&2
 	@$(BIN)/python -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/pip install --quiet $(CLIENTS_NEEDS)
+	@touch $@
+
+$(SUITES)/installed: tests/suites/projects.py | $(STAMP)
+	@echo 'installing the projects whose tests run into $(SUITES) (minutes, once)' >&2
+	@$(BIN)/python -m venv $(SUITES)
+	@$(SUITES)/bin/pip install --quiet $$($(BIN)/python -m tests.suites.projects)
 	@touch $@
 
 $(RAY)/installed: $(STAMP)
