@@ -70,7 +70,9 @@ def _may_use_items(kind: type, method: Any, seen: set[Any]) -> bool:
     if method in seen:
         return False
     seen.add(method)
-    if not inspect.isfunction(method) or method.__name__ == "__getitem__" or not method.__code__.co_argcount:
+    if not inspect.isfunction(method) or hasattr(method, "__wrapped__"):  # the source is not all that runs
+        return True
+    if method.__name__ == "__getitem__" or not method.__code__.co_argcount:
         return True
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
@@ -84,8 +86,17 @@ def _may_use_items(kind: type, method: Any, seen: set[Any]) -> bool:
         isinstance(node, ast.Name) and node.id == itself and id(node) not in by_attribute for node in ast.walk(tree)
     ):
         return True
-    called = [vars(base)[name] for name in names for base in kind.__mro__ if name in vars(base)]
-    return any(_may_use_items(kind, each, seen) for each in called if inspect.isfunction(each))
+    found = {name: [vars(base)[name] for base in kind.__mro__ if name in vars(base)] for name in names}
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = {node.attr for node in functions if isinstance(node, ast.Attribute) and _is_itself(node.value, itself)}
+    if any(not found[name] for name in called):  # an attribute of the instance
+        return True
+    return any(_may_use_items(kind, each, seen) for parts in found.values() for each in parts if _runs(each))
+
+
+def _runs(attribute: Any) -> bool:
+    """Whether an attribute of a class runs code that gets the instance: a function, a property, a decorator's."""
+    return hasattr(type(attribute), "__get__") and not isinstance(attribute, (staticmethod, classmethod))
 
 
 def _is_itself(node: ast.expr, itself: str) -> bool:

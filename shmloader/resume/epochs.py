@@ -152,11 +152,17 @@ _LOOKED_AT = 16  # samplers in a list
 _unreached: set[tuple[str, str]] = set()
 
 
-def warn_of_unreached(loader: Any, number: int) -> None:
+def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
     """Warn once for each class of samplers whose set_epoch() the loader does not find.
 
     That is a sampler in an attribute with another name than `sampler` and `batch_sampler`.  A sampler around it that
-    has a set_epoch() of its own may pass the number on.  One that has this epoch already misses nothing.
+    has a set_epoch() of its own may pass the number on.  Others pass it on in their __iter__(), and the user may do it
+    after the loader's set_epoch().  So this looks after an epoch, and one that had the epoch's number missed nothing.
+
+    Args:
+        loader: The loader.
+        number: What set_epoch() was given before the epoch that has begun last.
+        coming: What it is given for the next epoch, which the user may have set already.
     """
     parts = [*within(loader.sampler), *within(loader.batch_sampler)]
     if any(_has_set_epoch(part) for part in parts):
@@ -165,13 +171,17 @@ def warn_of_unreached(loader: Any, number: int) -> None:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             held = value[:_LOOKED_AT] if isinstance(value, (list, tuple)) else [value]
             inside = (inner for each in held if isinstance(each, Sampler) for inner in within(each))
-            found = next(filter(_has_set_epoch, inside), None)
-            if found is not None and getattr(found, "epoch", None) != number:
+            found = next(filter(_needs_epoch, inside), None)
+            if name != "data_source" and found is not None and getattr(found, "epoch", None) not in (number, coming):
                 _warn_of_unreached(type(part).__name__, name, type(found).__name__, number)
 
 
 def _has_set_epoch(sampler: Any) -> bool:
     return callable(getattr(sampler, "set_epoch", None))
+
+
+def _needs_epoch(sampler: Any) -> bool:
+    return _has_set_epoch(sampler) and getattr(sampler, "shuffle", True) is not False
 
 
 def _warn_of_unreached(outer: str, name: str, inner: str, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ def restore(loader: Any, state: State) -> None:
     """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
     if not state.begun and state.sampler_state is not None:
         sampler, number = sampler_of(loader), state.sampler_epoch
-        seek.keeps_state(sampler).load_state_dict(state.sampler_state)
+        seek.keeps_state(sampler).load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties it
         if number is not None and epochs.sampler_epoch(sampler) != number:  # its state is of the epoch before
             epochs.set_epoch_of_sampler(sampler, number)
     if loader.generator is not None and state.loader_generator is not None:

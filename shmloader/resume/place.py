@@ -64,6 +64,7 @@ class Place:
         self._next: weakref.ref[Epoch] | None = None
         self.begins_next = False
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
+        self._begun_as: int | None = None  # the set_epoch() before the current epoch began
         self._is_at_end = False  # whether the sampler may be in the state of its end, without an iter() since the load
         self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
         self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
@@ -223,7 +224,7 @@ class Place:
             _step(before.get("dataset_epoch"), epoch.fixed["dataset_epoch"]),
         )
         self._is_at_end = self.loaded is not None and self.loaded.used_up
-        self._epoch_set = None
+        self._begun_as, self._epoch_set = self._epoch_set, None
         self.current, self.loaded, self.next = epoch, None, None
         self.next_number = epoch.number + 1
 
@@ -334,9 +335,10 @@ class Place:
                 self._drop(f"set_epoch({number}) was called")
             else:
                 self.loaded = changed(state, epoch=number)
+        if self._begun_as is not None:
+            epochs.warn_of_unreached(self.loader, self._begun_as, number)
         self.next_number = self._epoch_set = number
         epochs.set_epoch_of_samplers(self.loader, number)
-        epochs.warn_of_unreached(self.loader, number)
         epochs.set_epoch(self.loader.dataset, number)
         if self.loaded is None:
             return

@@ -253,7 +253,7 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
     left: Iterator[Any]
     if (keeper := keeps_state(sampler)) is not None:
         if state.sampler_state is not None:  # otherwise it has its state already: NOTE [ Drawn from ]
-            keeper.load_state_dict(state.sampler_state)
+            keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
         left = iter(()) if state.used_up else _in_batches(parts[: parts.index(keeper)], iter(keeper))
     elif len(parts) > 2 and is_a(last, DistributedSampler):
         left = _divided(parts, state)

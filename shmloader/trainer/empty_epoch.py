@@ -33,7 +33,7 @@ def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
     why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
     if why:
         _warned.add(loader)
-        text = f"the epoch had no batch, because drop_last=True dropped all samples. {why}"
+        text = f"the epoch had no batch, because drop_last=True drops what does not fill one. {why}"
         warnings.warn(text, RuntimeWarning, stacklevel=caller()[1])
 
 

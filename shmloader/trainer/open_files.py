@@ -6,7 +6,8 @@ after a fork either.  The file may have been opened by the dataset's `__init__`,
 made in the trainer.
 
 Classes of other libraries are known by their names, so nothing is imported.  The search goes one level deep: the
-attributes of a dataset, and the first item of a list, a tuple or a dict among them.  These are harmless: files that are
+attributes of a dataset, and the first item of a list, a tuple or a dict among them.  A loader with a worker_init_fn is
+trusted, because that may open the files again.  These are harmless: what lies in a dict by process id; files that are
 closed, or not open for reading; memory, pipes and devices; a file beside an mmap of it; an LMDB that is read-only and
 takes no locks.
 """
@@ -30,14 +31,15 @@ _STANDARD = 2  # the highest descriptor of stdin, stdout and stderr
 _warned: set[str] = set()
 
 
-def warn_of_open_files(context: Any, datasets: Iterable[Any]) -> None:
+def warn_of_open_files(context: Any, datasets: Iterable[Any], has_init: bool) -> None:
     """Warn of open files in datasets that workers are about to inherit: once for each attribute of a class.
 
     Args:
         context: Will start the workers.
         datasets: What they will inherit.
+        has_init: Whether a function of the user's runs first in each of them.
     """
-    if getattr(context, "get_start_method", str)() != "fork":
+    if has_init or getattr(context, "get_start_method", str)() != "fork":
         return
     for dataset in (part for each in datasets for part in with_parts(each)):
         for place, what in _open_files(dataset):
@@ -68,7 +70,9 @@ def _first(value: Any) -> Any:
     """The first item of a container; another object itself."""
     if type(value) in (list, tuple):
         return next(iter(value), None)
-    return next(iter(value.values()), None) if type(value) is dict else value
+    if type(value) is dict and os.getpid() not in value:  # otherwise each process has its own
+        return next(iter(value.values()), None)
+    return None if type(value) is dict else value
 
 
 def _open_file(value: Any) -> str | None:
@@ -91,6 +95,8 @@ def _name_of(kind: type) -> str:
 def _is_file(value: Any) -> bool:
     """Whether an object of Python's is a file on a disk, open for reading."""
     if value in (None, sys.stdin, sys.stdout, sys.stderr) or value.closed or not value.readable():
+        return False
+    if getattr(value, "_rolled", True) is False:  # a SpooledTemporaryFile in memory, which fileno() would write to disk
         return False
     fd = value.fileno()
     return fd > _STANDARD and stat.S_ISREG(os.fstat(fd).st_mode)

@@ -258,7 +258,9 @@ class SharedWorkers(WorkerSet):
         self._stop_watch()  # there must be no such thread during a fork
         try:
             self._arguments = self._inheritance()
-            warn_of_open_files(self._context, self._arguments["dataset"].values())
+            given = self._arguments
+            has_init = any(function is not None for function in given["init_fn"].values())
+            warn_of_open_files(self._context, given["dataset"].values(), has_init)
             for index in missing:
                 self._start_member(index)
                 if self._stopped:

@@ -103,7 +103,7 @@ class WorkerSet:
             arguments: What all workers are given alike (loop.py).
         """
         warn_before_fork(self._context)
-        warn_of_open_files(self._context, [arguments["dataset"]])
+        warn_of_open_files(self._context, [arguments["dataset"]], arguments["init_fn"] is not None)
         if getattr(self._context, "get_start_method", str)() == "forkserver":
             preload_in_fork_server("shmloader.worker.preloaded")
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count

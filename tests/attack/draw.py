@@ -76,9 +76,11 @@ def _hooked(drawn: random.Random, program: Program) -> Program:
         gone = ("on_bad_sample", "max_bad_samples", "chunk_size", "sample_seeds", "schedule")
         program = program.with_options(**dict.fromkeys(gone))
     begins = [place for place, do in enumerate(actions) if do.verb in ("begin", "start", "set epoch")]
-    if drawn.random() < 0.3 and begins:
-        actions.insert(drawn.choice(begins), Do("unhook"))
-    actions.insert(_some(drawn, 0.3, begins[:2], 0), Do("hook", what=hook))
+    at = _some(drawn, 0.3, begins[:2], 0)
+    later = [place for place in begins if place > at and any(do.verb == "begin" for do in actions[at:place])]
+    if drawn.random() < 0.3 and later:  # behind something that the hook had an effect on
+        actions.insert(drawn.choice(later), Do("unhook"))
+    actions.insert(at, Do("hook", what=hook))
     return replace(program, actions=tuple(actions))
 
 
@@ -260,7 +262,12 @@ def _between_epochs(drawn: random.Random, program: Program) -> Program:
     numbers = [Do("set epoch", number) for number in range(2)] if "of epoch" in program.data.kind else []
     numbers = numbers[: drawn.choice([0, 1, 1, 2])]  # a user may forget it, also in later epochs
     actions: list[Do] = numbers[:1]
-    actions += [BEGIN, *_some(drawn, 0.5, [[Do("take", count)] for count in range(1, 6)], [REST]), SAVE, Do("resume")]
+    actions += [
+        BEGIN,
+        *_some(drawn, 0.5, [[Do("take", count)][:count] for count in range(6)], [REST]),
+        SAVE,
+        Do("resume"),
+    ]
     actions += [BEGIN, REST, *numbers[1:], BEGIN, REST, BEGIN, REST]
     return replace(program, actions=tuple(actions))
 

@@ -180,9 +180,9 @@ class CudaDouble:
         if code:
             raise RuntimeError(f"CUDA error {code}")
 
-    def _ones(self, *sizes: int, device: Any = "cpu") -> Any:
+    def _ones(self, *sizes: int, device: Any = "cpu", dtype: Any = None) -> Any:
         if torch.device(device).type == "cpu":
-            return torch.zeros(*sizes) + 1
+            return torch.zeros(*sizes, dtype=dtype) + 1
         self._launch()
         return types.SimpleNamespace(add_=lambda value: None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -111,6 +112,49 @@ class AsksAnotherWay(Rows):
         return made_of(self, indices)
 
 
+def decorated(method: Any) -> Any:
+    @functools.wraps(method)
+    def call(obj: Any, *arguments: Any) -> Any:
+        return method(obj, *arguments)
+
+    return call
+
+
+class AsksDecorated(Rows):
+    @decorated
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class AsksByDecorated(Rows):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self.one(index) for index in indices]
+
+    @functools.lru_cache  # noqa: B019
+    def one(self, index: int) -> int:
+        return self[index]
+
+
+class AsksByProperty(Rows):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self.get(index) for index in indices]
+
+    @property
+    def get(self) -> Any:
+        return self.__getitem__
+
+
+class AsksByAttribute(Rows):
+    def __init__(self) -> None:
+        self.get = self.__getitem__
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self.get(index) for index in indices]
+
+
+INDIRECT = [AsksDecorated, AsksByDecorated, AsksByProperty, AsksByAttribute]
+
+
 def made_of(dataset: Any, indices: list[int]) -> list[int]:
     return [dataset[index] for index in indices]
 
@@ -122,7 +166,7 @@ class Alias(Rows):
     __getitems__ = __getitem__
 
 
-@pytest.mark.parametrize("base", [AsksItself, AsksByName, AsksByMethod, AsksAbove, AsksAnotherWay])
+@pytest.mark.parametrize("base", [AsksItself, AsksByName, AsksByMethod, AsksAbove, AsksAnotherWay, *INDIRECT])
 def test_a_getitems_that_calls_getitem_bypasses_nothing(base: Any) -> None:
     class Own(base):
         def __getitem__(self, index: int) -> int:

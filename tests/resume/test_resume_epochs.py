@@ -385,14 +385,17 @@ class PassesOn(Under):
         self.base.set_epoch(epoch)
 
 
-def unreached(sampler: Any, *numbers: int, **options: Any) -> list[str]:
-    """The warnings of set_epoch() with these numbers, and the file that they name."""
+def unreached(sampler: Any, *numbers: int, later: Any = None, **options: Any) -> list[str]:
+    """The warnings of set_epoch() with these numbers, each before an epoch; `later` is called after each."""
     epochs._unreached.clear()
     loader: Any = shmloader.DataLoader(range(24), 4, sampler=sampler, **options)
     with warnings.catch_warnings(record=True) as came:
         warnings.simplefilter("always")
         for number in numbers:
             loader.set_epoch(number)
+            if later is not None:
+                later(number)
+            list(loader)
     assert all(one.filename == __file__ for one in came)
     return [str(one.message) for one in came]
 
@@ -412,10 +415,14 @@ def test_a_sampler_under_another_name_is_warned_of_once() -> None:
 
 def test_a_sampler_that_gets_the_number_or_needs_none_is_no_warning() -> None:
     made = torch.utils.data.DistributedSampler
-    assert unreached(Under(sampler=(reached := made(range(24), 2, 0))), 1) == [] and reached.epoch == 1
-    assert unreached(PassesOn(base=(passed := made(range(24), 2, 0))), 1) == [] and passed.epoch == 1
+    assert unreached(Under(sampler=(reached := made(range(24), 2, 0))), 1, 2) == [] and reached.epoch == 2
+    assert unreached(PassesOn(base=(passed := made(range(24), 2, 0))), 1, 2) == [] and passed.epoch == 2
     called = made(range(24), 2, 0)
-    called.set_epoch(1)
-    assert unreached(Under(base=called), 1) == []
-    assert unreached(Under(data_source=EpochDataset()), 1) == []
-    assert unreached(torch.utils.data.RandomSampler(EpochDataset()), 1) == []
+    assert unreached(Under(base=called), 1, 2, later=called.set_epoch) == []
+    coming = made(range(24), 2, 0)
+    coming.set_epoch(1)
+    assert unreached(Under(base=coming), 1, 2, later=lambda number: coming.set_epoch(number + 1)) == []
+    assert unreached(Under(base=made(range(24), 2, 0, shuffle=False)), 1, 2) == []
+    assert unreached(Under(data_source=made(range(24), 2, 0)), 1, 2) == []
+    assert unreached(Under(data_source=EpochDataset()), 1, 2) == []
+    assert unreached(torch.utils.data.RandomSampler(EpochDataset(24)), 1, 2) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -190,6 +191,39 @@ def test_saved_again_before_the_first_batch_of_a_resumed_epoch(kind: Any, worker
     with made() as third:
         third.load_state_dict(again)
         assert numbers(iterate(third)) == rest
+
+
+class Empties(Cuts):
+    """load_state_dict() takes the items out of what it gets, as lhotse's does."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({key: state.pop(key) for key in list(state)})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_that_a_sampler_empties_can_be_loaded_again(workers: int) -> None:
+    def made() -> Any:
+        return shmloader.DataLoader(range(10), batch_size=None, sampler=Empties(), num_workers=workers)
+
+    def rest(state: Any) -> list[int]:
+        loader = made()
+        loader.load_state_dict(state)
+        return [int(number) for number in loader]
+
+    first = made()
+    batches = iter(first)
+    got = [int(next(batches)) for _ in range(5)]
+    state = first.state_dict()
+    before = copy.deepcopy(state)
+    second = made()
+    second.load_state_dict(state)
+    again = iter(second)
+    saved_again = second.state_dict()  # before the first batch of the resumed epoch
+    expected = [int(number) for number in batches]
+    assert len(got) + len(expected) == 10 and [int(number) for number in again] == expected
+    assert state == before and rest(state) == rest(state) == rest(saved_again) == expected
+    for loader in (first, second):
+        loader.close()
 
 
 class Stuck(Yielded):

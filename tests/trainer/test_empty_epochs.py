@@ -41,7 +41,9 @@ def test_each_worker_drops_its_only_batch(options: dict[str, Any]) -> None:
     lengths, came = epochs(shmloader.DataLoader(Parts(3, 3), 4, num_workers=2, drop_last=True, **options))
     assert lengths == [0, 0]
     (text,) = came
-    assert text.startswith("the epoch had no batch, because drop_last=True dropped all samples. Each of the 2 workers")
+    assert text.startswith(
+        "the epoch had no batch, because drop_last=True drops what does not fill one. Each of the 2 workers"
+    )
     assert "their parts of the stream Parts has batch_size=4 samples" in text
 
 

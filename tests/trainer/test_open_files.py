@@ -7,10 +7,12 @@ import gzip
 import io
 import mmap
 import multiprocessing
+import os
 import pathlib
 import sqlite3
 import sys
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -59,10 +61,10 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def warned(*datasets: Any, context: Any = FORK) -> list[str]:
+def warned(*datasets: Any, context: Any = FORK, has_init: bool = False) -> list[str]:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        open_files.warn_of_open_files(context, datasets)
+        open_files.warn_of_open_files(context, datasets, has_init)
     return [str(warning.message) for warning in seen]
 
 
@@ -154,6 +156,21 @@ def test_only_forked_workers_are_warned_of(folder: pathlib.Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert len(list(shmloader.DataLoader(Holds(held)))) == 4
+        assert warned(Holds(held), has_init=True) == []  # worker_init_fn may open it again
+
+
+def test_files_by_process_are_not_named(folder: pathlib.Path) -> None:
+    with open(folder / "text", "rb") as held:
+        assert warned(Holds({os.getpid(): held})) == []
+        assert len(warned(Holds({os.getpid() + 1: held}))) == 1
+
+
+def test_a_file_in_memory_stays_there() -> None:
+    with tempfile.SpooledTemporaryFile() as held:
+        held.write(b"memory")
+        assert warned(Holds(held)) == [] and held._rolled is False
+        held.rollover()
+        assert len(warned(Holds(held))) == (sys.version_info >= (3, 11))  # before, it is no io.IOBase
 
 
 @pytest.fixture
