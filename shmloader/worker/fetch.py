@@ -218,11 +218,11 @@ def _warn_of_missing(dataset: Any, missing: list[int]) -> None:
         missing: For each error, how many samples came before it.
     """
     kind, worker = type(dataset), get_worker_info()
-    where = "" if worker is None else f" in worker {worker.id}"
+    named = kind.__name__ if worker is None else f"{kind.__name__} in worker {worker.id}"
     after = f"{missing[0]} sample{'s' * (missing[0] != 1)}"
     code = getattr(kind.__iter__, "__code__", _warn_of_missing.__code__)
     warnings.warn_explicit(
-        f"the stream {kind.__name__}{where} raised after {after} in the saved run, but not in this one. It has no "
+        f"the stream {named} raised after {after} in the saved run, but not in this one. It has no "
         "state_dict(), so the loader counts its samples to find the place. If the stream left a sample out when it "
         f"raised, more samples come than in an uninterrupted run, or come twice: {len(missing)}. None is lost. Give "
         "the stream a state_dict() and a load_state_dict().",
