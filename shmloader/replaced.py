@@ -15,7 +15,8 @@ that, because then the batches differ without a word.  There are three kinds:
     1. A function is torch's if its code was compiled from torch's file.  Its `__module__` and `__qualname__` prove
        nothing, because wrappers copy them.  The file's name comes from the code of other functions of torch's, because
        torch may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
-       proxy, a function of C) is not torch's, unless this torch itself has no code.
+       proxy, a function of C) is not torch's, unless this torch itself has no code.  Changed source that is compiled
+       with the name of torch's file is not noticed.
     2. Our own watch over torch's iterators is looked through: _torch.watch_iterators().
     3. Each iter() looks again, because other code may change torch at any time.  It takes about 4 us.
 """
@@ -38,7 +39,10 @@ from shmloader import _torch
 
 IGNORE = "SHMLOADER_IGNORE_REPLACED"
 _SERVES = "_MultiProcessingDataLoaderIter"  # the name of the class whose iterators serve loaders with workers
-_METHODS = ("__init__", "__next__", "_next_data", "_next_index", "_reset", "_process_data", "_try_put_index")
+_METHODS = (
+    *("__init__", "__next__", "_next_data", "_next_index", "_reset", "_process_data", "_try_put_index"),
+    *("_get_data", "_try_get_data"),
+)
 _SPECIAL = ("__init__", "__new__", "__getattribute__", "__getattr__", "__setattr__")  # those that change a fetcher
 
 _dataloader: Any = sys.modules[torch.utils.data.DataLoader.__module__]
