@@ -162,7 +162,7 @@ def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
     Args:
         loader: The loader.
         number: What set_epoch() was given before the epoch that has begun last.
-        coming: What it is given for the next epoch, which the user may have set already.
+        coming: The number of the next epoch.  The user may have given it to the sampler already.
     """
     parts = [*within(loader.sampler), *within(loader.batch_sampler)]
     if any(_has_set_epoch(part) for part in parts):

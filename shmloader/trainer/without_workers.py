@@ -114,7 +114,7 @@ class _First:
 
     Attributes:
         iterator: torch's iterator.
-        returned: What the user gets.  Other code may have wrapped torch's iterator.
+        returned: The iterator for the user: torch's, or what other code has wrapped around it.
         before: The states of the generators before the sampler has drawn; None: it has not drawn.
     """
 
