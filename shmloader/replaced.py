@@ -66,7 +66,7 @@ def _file(*below: str) -> str | None:
     files = collections.Counter(function.__code__.co_filename for function in _functions(_dataloader))
     if not files:
         return None
-    ((most, _),) = files.most_common(1)
+    most = max(files, key=files.__getitem__)  # most_common() imports, and that fails when the interpreter goes down
     return os.path.join(os.path.dirname(most), *below) if below else most
 
 
