@@ -24,6 +24,14 @@ UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
 UNREACHED = ("self._steps.beginning = 0", "self._occupant = 0", "return iterator")
 
 
+def _is_unreached(frame: FrameType) -> bool:
+    code, line = frame.f_code, frame.f_lineno
+    text = linecache.getline(code.co_filename, line).strip()
+    if text.startswith("with "):  # here again when its block ends: __exit__() is called before any signal is handled
+        return frame.f_lasti > min(start for start, _, number in code.co_lines() if number == line)
+    return text in UNREACHED
+
+
 class AtLine:
     """Calls something at one line of what is executed in this thread, of all there are in some files.
 
@@ -45,7 +53,7 @@ class AtLine:
             return None
         if event == "line":
             self.lines += 1
-            if self.lines == self._at and linecache.getline(file, frame.f_lineno).strip() in UNREACHED:
+            if self.lines == self._at and _is_unreached(frame):
                 self._at += 1
             elif self.lines == self._at:
                 self.was_held = signals._hold is not None and signals._hold.depth > 0
