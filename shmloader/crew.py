@@ -74,7 +74,7 @@ class Crew:
             if not isinstance(value, bool):
                 raise ValueError(f"{name} should be True or False, but got {name}={value!r}")
         if template:
-            context = multiprocessing_context or multiprocessing
+            context = multiprocessing if multiprocessing_context is None else multiprocessing_context
             if (method := context.get_start_method()) not in ("spawn", "forkserver"):
                 raise ValueError(
                     f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by "
@@ -86,19 +86,19 @@ class Crew:
         self.workers_outlive_signals = workers_outlive_signals
         self._workers: Any = None  # SharedWorkers, once a loader was iterated
         self._closing: set[tuple[int, object]] = set()  # for each close() that runs, its process, and what is its own
-        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._loaders: list[weakref.ref[Any]] = []  # a loader may have no hash
         self._key = os.getpid(), next(_numbers)
         _made[self._key] = self
 
     def enrol(self, loader: Any) -> None:
         """Register a loader of this crew, which calls this when it is made."""
-        self._loaders.add(loader)
+        self._loaders = [*(known for known in self._loaders if known() is not None), weakref.ref(loader)]
         if self._workers is not None and self._workers.is_usable:
             self._workers.number_of(loader)
 
     def loaders(self) -> list[Any]:
         """The crew's living loaders."""
-        return list(self._loaders)
+        return [loader for known in self._loaders if (loader := known()) is not None]
 
     def close(self) -> None:
         """End the iterators of all its loaders, and the workers.  Iterating again starts new workers.

@@ -14,6 +14,7 @@ NOTE [ Options ]
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args
@@ -246,6 +247,19 @@ class Options:
     def skips_bad_samples(self) -> bool:
         """Whether a sample that raises is replaced."""
         return self.on_bad_sample == "skip"
+
+
+_COMPARED = (bool, int, float, str, torch.device)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two arguments of loaders are the same.  A function or an object is known by identity: it may define `==`.
+
+    A method is another object each time, so it is known by its function and by the object that it is of.
+    """
+    if type(one) is types.MethodType and type(other) is types.MethodType:
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    return one is other or (type(one) is type(other) and type(one) in _COMPARED and bool(one == other))
 
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}

@@ -34,8 +34,9 @@ import torch.utils.data
 
 from shmloader import _torch, off_the_ring, replaced
 from shmloader.far_workers import local_workers
-from shmloader.options import DEFAULTS
+from shmloader.options import DEFAULTS, is_same
 from shmloader.resume.place import place_of
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
 
 
@@ -73,7 +74,7 @@ class Note:
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
-        return num_workers in self._num_workers and (collate_fn is None or self._collate_fn() == collate_fn)
+        return num_workers in self._num_workers and (collate_fn is None or is_same(self._collate_fn(), collate_fn))
 
 
 def _weak(found: Any) -> Callable[[], Any]:
@@ -121,12 +122,14 @@ def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> Non
         del readers[key]
 
 
-_escaped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_escaped: ByIdentity[str] = ByIdentity()
 
 
 def enrol(loader: Any) -> None:
     """Leave a note of a loader that is being built."""
-    options = {name: given for name, default in DEFAULTS.items() if (given := getattr(loader, name)) != default}
+    options = {
+        name: given for name, default in DEFAULTS.items() if not is_same(given := getattr(loader, name), default)
+    }
     key = id(loader.dataset)
     found = _readers.get(key)
     if found is None or found.dataset() is not loader.dataset:

@@ -24,7 +24,7 @@ import torch.utils.data
 
 from shmloader import off_the_ring
 from shmloader.dataloader import DataLoader
-from shmloader.options import DEFAULTS
+from shmloader.options import DEFAULTS, is_same
 from shmloader.read_elsewhere import notes_of
 
 _TORCHS = inspect.signature(torch.utils.data.DataLoader.__init__)
@@ -101,7 +101,10 @@ def _options_of_source(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
 def _agreed(found: list[dict[str, Any]], label: str) -> dict[str, Any]:
     if not found:
         return {}
-    if all(options == found[0] for options in found):
+    if all(
+        options.keys() == found[0].keys() and all(is_same(value, found[0][name]) for name, value in options.items())
+        for options in found
+    ):
         return dict(found[0])
     off_the_ring.warn_once(
         f"a loader that a framework built for {label} inherits no options, because your own loaders for that dataset "

@@ -35,6 +35,7 @@ from shmloader.resume.place import place_of
 from shmloader.resume.seek import draw_as_if, sampler_of
 from shmloader.resume.state import State
 from shmloader.statistics.account import account_of
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer.audience import Drawn
@@ -258,7 +259,7 @@ class _GroupIterator(ReaderIterator):
             side.await_alarm()
 
 
-_seats: weakref.WeakKeyDictionary[Any, Seat] = weakref.WeakKeyDictionary()
+_seats: ByIdentity[Seat] = ByIdentity()
 
 
 def seat_of(loader: Any, options: Options) -> Seat:

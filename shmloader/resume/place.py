@@ -39,6 +39,7 @@ from shmloader.resume.refusals import why_not, why_past_end
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
 
 if TYPE_CHECKING:
@@ -373,7 +374,7 @@ def _warn_that_order_is_guessed(sampler: str) -> None:
         )
 
 
-_places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+_places: ByIdentity[Place] = ByIdentity()
 
 
 def place_of(loader: Any) -> Place:

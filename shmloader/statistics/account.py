@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shmloader.options import Options
 from shmloader.statistics.stats import Hot
+from shmloader.system.by_identity import ByIdentity
 
 if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures
@@ -111,7 +112,7 @@ class Account:
         return tuple(Hot(*place, count / looks) for place, count in counts.most_common(HOT))
 
 
-_accounts: weakref.WeakKeyDictionary[Any, Account] = weakref.WeakKeyDictionary()
+_accounts: ByIdentity[Account] = ByIdentity()
 
 
 def account_of(loader: Any) -> Account:
@@ -124,9 +125,7 @@ def account_of(loader: Any) -> Account:
 
 def measured_loaders() -> list[tuple[str, Any]]:
     """All living loaders that have an account, each with a name."""
-    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # threads add to it
-    found = sorted((account_of(loader).number, loader) for loader in loaders)
-    return [(f"{label_of(loader).decode()}-{number}", loader) for number, loader in found]
+    return [(f"{label_of(loader).decode()}-{account.number}", loader) for loader, account in _accounts.items()]
 
 
 def begun(loader: Any, make: Callable[[], Any]) -> Any:

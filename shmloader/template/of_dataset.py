@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Any
 
 from shmloader.system.signals import held, let_through
@@ -85,10 +84,9 @@ class DatasetTemplates:
     def _note(self, used: Template | None, loader: Any) -> None:
         """Record that the loader now uses this template, or none."""
         for template in [*self._templates, *([used] if used else ())]:
-            users = [user for user in template.users if user is not loader]
-            if template is used and loader is not None:
-                users.append(loader)
-            template.users = weakref.WeakSet(users)  # a new set, because another thread may be iterating over the old
+            template.users.pop(loader)
+            if used is not None and template is used and loader is not None:
+                template.users[loader] = True
 
     def leave(self, loader: Any) -> None:
         """The loader and its iterators were closed: end the templates that no other loader uses."""
@@ -97,12 +95,12 @@ class DatasetTemplates:
         with held():  # an interrupt before `try` would leave it locked
             if not self._lock.acquire(blocking=False):
                 for template in self._templates:
-                    if list(template.users) == [loader]:
+                    if [user is loader for user, _ in template.users.items()] == [True]:
                         template.kill()  # the thread that has the lock may be waiting for its answer
                 self._lock.acquire()
             try:
                 self._note(None, loader)
-                for template in [one for one in self._templates if not one.users]:
+                for template in [one for one in self._templates if not one.users.items()]:
                     self._templates.remove(template)
                     template.end()
             finally:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.spawn_arguments import Pages, Parcel
 from shmloader.template import messages
 from shmloader.template.digest import Digests
@@ -45,7 +46,7 @@ class Template:
     """
 
     def __init__(self) -> None:
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.users: ByIdentity[bool] = ByIdentity()
         self.refusal = ""
         self._functions: tuple[int, ...] = ()  # the ids of the functions of the last give()
         self._running: Running | None = None
@@ -71,7 +72,7 @@ class Template:
         """
         if self._lives() and any(known is not parcel and known.is_open for known in self._living_parcels()):
             return False
-        return self._functions == _functions(parcel) or all(user is loader for user in self.users)
+        return self._functions == _functions(parcel) or all(user is loader for user, _ in self.users.items())
 
     def _living_parcels(self) -> list[Parcel]:
         self._parcels = [known for known in self._parcels if known() is not None]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 import threading
 import warnings
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from shmloader.options import Options
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.signals import held
 
 SHARE = 0.001  # of the samples asked for, if the user gives no other limit
@@ -58,7 +58,7 @@ class _Account:
 
 
 _lock = threading.Lock()  # two iterators of one loader may be in two threads
-_accounts: weakref.WeakKeyDictionary[Any, _Account] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
+_accounts: ByIdentity[_Account] = ByIdentity()  # see NOTE [ Place ], 2
 
 
 def bad_samples_of(loader: Any) -> BadSamples:

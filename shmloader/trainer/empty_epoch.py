@@ -7,15 +7,15 @@ nothing, however many samples there are together.
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
 from shmloader.resume.epoch import Epoch
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
 
-_warned: weakref.WeakSet[Any] = weakref.WeakSet()
+_warned: ByIdentity[bool] = ByIdentity()
 
 
 def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
@@ -32,7 +32,7 @@ def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
         return
     why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
     if why:
-        _warned.add(loader)
+        _warned[loader] = True
         text = f"the epoch had no batch, because drop_last=True drops what does not fill one. {why}"
         warnings.warn(text, RuntimeWarning, stacklevel=caller()[1])
 

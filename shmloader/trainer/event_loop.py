@@ -36,6 +36,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.own_lock import OwnLock
 from shmloader.system.signals import held, held_in_del, let_through
 from shmloader.worker.runners import PATIENCE, Coroutines, awaited, running_loop
@@ -164,7 +165,7 @@ def _new_loop() -> tuple[asyncio.AbstractEventLoop, Callable[..., Coroutine[Any,
 
 # --------------------------------------------------------------------------------------------------------- whose it is
 
-_loops: weakref.WeakKeyDictionary[Any, EventLoop] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
+_loops: ByIdentity[EventLoop] = ByIdentity()  # see NOTE [ Place ], 2
 _living: weakref.WeakSet[EventLoop] = weakref.WeakSet()
 _of_parents: list[Coroutines] = []  # never collected: to close one would change what the parent's selector watches
 
@@ -186,7 +187,7 @@ def leave_loop(loader: Any) -> None:
     because exceptions are dropped in the callbacks that come after it."""
     if loader in _loops:
         with held_in_del(loader):
-            del _loops[loader]
+            _loops.pop(loader)
 
 
 def _at_exit() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import array
 import collections
-import weakref
 from collections.abc import Iterable, KeysView, Sequence, ValuesView
 from typing import Any
 
@@ -18,13 +17,14 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_a, sampler_of
+from shmloader.system.by_identity import ByIdentity
 
 _COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
 _COLLECTIONS = (
     *(list, tuple, range, set, frozenset, dict, KeysView, ValuesView),
     *(collections.deque, array.array, numpy.ndarray, torch.Tensor),
 )
-_given: weakref.WeakKeyDictionary[Any, Sequence[int]] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
+_given: ByIdentity[Sequence[int]] = ByIdentity()  # see NOTE [ Place ], 2
 _WITHIN = ("sampler", "batch_sampler", "_sampler")  # attributes in which samplers, and lists of samples, keep a sampler
 
 

@@ -66,6 +66,7 @@ from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
+from shmloader.system.by_identity import ByIdentity
 from shmloader.system.call_stacks import Paper
 from shmloader.system.endings import take_all
 from shmloader.system.native_threads import warn_before_fork
@@ -137,7 +138,7 @@ class SharedWorkers(WorkerSet):
         signals: Any = _Signals(Board(segment.mapping, count))
         self.signals = signals
         super().__init__(context, signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
-        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._loaders: ByIdentity[int] = ByIdentity()
         self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
         self._code: list[Code | None] = [None] * count  # that a forked worker has of the script
         self._numbers = itertools.count(1)
@@ -213,7 +214,7 @@ class SharedWorkers(WorkerSet):
         given: dict[str, dict[int, Any]] = {name: {} for name in SHARED}
         method = getattr(self._context, "get_start_method", str)()
         if method in ("fork", "template"):
-            for loader, number in sorted(self._loaders.items(), key=lambda each: each[1]):
+            for loader, number in self._loaders.items():
                 if loader.persistent_workers:
                     parts = loader.dataset, loader.collate_fn, loader.worker_init_fn
                     for name, part in zip(SHARED, parts, strict=True):
@@ -414,7 +415,8 @@ def shared_by(crew: Any) -> SharedWorkers:
     with _lock.here:
         found: SharedWorkers | None = crew._workers
         if found is None or not found.is_usable:
-            context = crew.multiprocessing_context or torch.multiprocessing
+            given = crew.multiprocessing_context
+            context = torch.multiprocessing if given is None else given
             found = SharedWorkers(crew.num_workers, context, crew.template, crew.workers_outlive_signals)
             crew._workers = found
             for loader in crew.loaders():

@@ -10,7 +10,6 @@ began, next() ends that loop (`is_unasked`).  Otherwise the loop would take batc
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,12 @@ from torch.utils.data import IterableDataset
 from shmloader.options import Options
 from shmloader.resume.generators import undrawn_if_it_fails
 from shmloader.resume.place import place_of
+from shmloader.system.by_identity import ByIdentity
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch  # it needs the core, which is built only on Linux
 
-_started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_started: ByIdentity[Any] = ByIdentity()
 
 
 def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> None:

@@ -21,17 +21,19 @@ import torch
 
 from shmloader.far_workers import local_workers
 from shmloader.options import Options
+from shmloader.system.by_identity import ByIdentity
 from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 
-_shares: weakref.WeakKeyDictionary[Any, Share] = weakref.WeakKeyDictionary()  # by loader
+_shares: ByIdentity[Share] = ByIdentity()  # by loader
 _of_datasets: dict[tuple[int, bool], tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by its id, and for stand-ins
 _of_stand_ins: weakref.ref[DatasetTemplates] | None = None
 
 
 def context_of(loader: Any, options: Options) -> Any:
     """What starts the workers of a loader: multiprocessing, or a context of it or of ours."""
-    plain = loader.multiprocessing_context or torch.multiprocessing
+    given = loader.multiprocessing_context
+    plain = torch.multiprocessing if given is None else given
     if not options.template and options.far_workers is None:
         return plain
     if isinstance(plain, str):
