@@ -204,7 +204,8 @@ def read_by_another(loader: Any) -> str | None:
 
 def _begins(iterator: Any, loader: Any) -> None:
     """Called for each new iterator of torch's own."""
-    from_ours = hasattr(loader, "why_not_ring") and isinstance(loader, torch.utils.data.DataLoader)
+    # of the class: an object may have a __getattr__ that knows every name
+    from_ours = hasattr(type(loader), "why_not_ring") and isinstance(loader, torch.utils.data.DataLoader)
     if from_ours:
         _ours_begins(iterator, loader)
         return

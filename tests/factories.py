@@ -112,7 +112,7 @@ def _count_but_watched(count: Callable[[], int]) -> Callable[[], int]:
 @pytest.fixture(autouse=True)
 def every_factory_is_named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """In some rooms: no file of ours calls a factory of torch without a dtype and a device."""
-    if request.path.relative_to(ROOT / "tests").parts[0] not in ROOMS:
+    if request.path.relative_to(Path(__file__).parent).parts[0] not in ROOMS:
         yield
         return
     report = tmp_path_factory.getbasetemp() / "unnamed factories.txt"

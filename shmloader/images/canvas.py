@@ -13,12 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from shmloader.core.pixels import Picture as Pixels
-from shmloader.images.decode import Picture
+from shmloader.images.decode import LARGEST, Picture
 from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
 __all__ = ["Canvas", "Step"]
+
+_LEFT_RIGHT = 0  # Pillow's number
 
 # Idle buffers.  As with decoders, two threads, or a signal handler and what it interrupts, never share one.
 _idle: list[Any] = []
@@ -91,6 +93,8 @@ class Canvas:
             )
         if self._view is not None and self._view.can_be_cut(left, top, width, height):
             self._view.cut(left, top, width, height)
+        elif self._is_too_large:
+            self.replace(self._image.crop((left, top, left + width, top + height)))
         else:
             self.picture.crop(left, top, width, height)
 
@@ -98,6 +102,8 @@ class Canvas:
         """Mirror left and right."""
         if self._view is not None:
             self._view.flip()
+        elif self._is_too_large:
+            self.replace(self._image.transpose(_LEFT_RIGHT))
         else:
             self.picture.flip_left_right()
 
@@ -108,10 +114,15 @@ class Canvas:
                 f"a transform resizes the picture to {width} x {height} pixels. Each side needs at least 1. Change "
                 "the transform, or leave this picture out."
             )
-        if self._view is not None and self._view.can_be_resized(self._exact):
+        if self._view is not None and max(width, height) <= LARGEST and self._view.can_be_resized(self._exact):
             self._view.resize(height, width, resample)
         else:
             self.replace(self.image().resize((width, height), resample))
+
+    @property
+    def _is_too_large(self) -> bool:
+        """Whether the pixels are in a PIL image that no buffer can hold: a panorama whose shorter side was resized."""
+        return self._image is not None and max(self._image.size) > LARGEST
 
     @property
     def picture(self) -> Any:
@@ -169,6 +180,8 @@ class Canvas:
         """
         if self._view is not None and table is None:
             self._decode(row)
+        elif self._is_too_large and table is None:
+            row[...] = np.moveaxis(np.atleast_3d(np.asarray(self._image)), 2, 0)
         else:
             self.picture.write(row, table, scales)
 

@@ -35,7 +35,7 @@ __all__ = ["Picture", "counts", "decode"]
 
 Crop = tuple[int, int, int, int]
 
-_LARGEST = 65535  # pixels across or down of a result: the most that a JPEG file can have
+LARGEST = 65535  # pixels across or down of a result: the most that a JPEG file can have
 _ORIENTATION = 0x0112  # the EXIF tag
 _ASK_PILLOW = 0  # the orientation of a file in which only Pillow finds it: JPEG_ASK_PILLOW in header.h
 _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
@@ -345,8 +345,8 @@ def _result(
         height, width = (crop[2], crop[3]) if is_lying else (crop[3], crop[2])
     else:
         height, width = size
-        if not (1 <= height <= _LARGEST and 1 <= width <= _LARGEST):
-            raise ValueError(f"size={size!r} (height, width) should be from 1 to {_LARGEST} each.")
+        if not (1 <= height <= LARGEST and 1 <= width <= LARGEST):
+            raise ValueError(f"size={size!r} (height, width) should be from 1 to {LARGEST} each.")
     if out is None:
         out = torch.empty((3, height, width), dtype=torch.uint8, device="cpu")
     pixels = out.numpy() if isinstance(out, torch.Tensor) else out

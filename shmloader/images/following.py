@@ -6,10 +6,12 @@ Programs do change transforms: to a larger crop for the last epochs, or to a str
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from shmloader.images.cache import Cache
@@ -41,6 +43,7 @@ class Following:
     """
 
     _bytes_are_paths = False  # of one that was pickled by an older version
+    _arrays: list[tuple[Any, Any]] = []  # noqa: RUF012 - likewise
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class Following:
             reader.on_device = self._reader.on_device  # a loader compares its functions by identity
         self._transform = transform
         self._before = [(one, _attributes(one)) for one in _known(transform)]
+        self._arrays = [(value, copy.deepcopy(value)) for one, _ in self._before for value in _arrays(one)]
         self._dtype = torch.get_default_dtype()  # ToTensor uses it
         self._making, self._reader = making, reader
 
@@ -135,7 +139,7 @@ class Following:
                     return True
         except Exception:
             return True  # two attributes that cannot be compared, such as two tensors
-        return False
+        return any(not _is_equal(value, before) for value, before in self._arrays)
 
 
 def _known(transform: Any) -> Iterator[Any]:
@@ -153,6 +157,15 @@ def _known(transform: Any) -> Iterator[Any]:
                 inner = [inner]
             for one in inner:
                 yield from _known(one)
+
+
+def _arrays(transform: Any) -> list[Any]:
+    """A transform's attributes that stay the same objects when they are changed in place, such as Normalize's mean."""
+    return [value for value in vars(transform).values() if isinstance(value, (np.ndarray, torch.Tensor))]
+
+
+def _is_equal(value: Any, before: Any) -> bool:
+    return torch.equal(value, before) if isinstance(value, torch.Tensor) else np.array_equal(value, before)
 
 
 def _attributes(transform: Any) -> dict[str, Any]:

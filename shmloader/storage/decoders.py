@@ -4,6 +4,7 @@ Decides which extensions decode=True decodes: text, numbers, JSON and NumPy's ar
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ _KNOWN: dict[str, Decode] = {
 
 
 def decoder_of(extension: str, decode: bool | Mapping[str, Decode | None]) -> Decode | None:
-    """The function that decodes members of an extension; None: they stay bytes.
+    """The function that decodes members of an extension; None: they stay bytes.  `.gz` is unpacked first.
 
     Args:
         extension: The whole extension, such as "seg.png".
@@ -49,9 +50,12 @@ def decoder_of(extension: str, decode: bool | Mapping[str, Decode | None]) -> De
     if decode is False:
         return None
     own: Mapping[str, Decode | None] = {} if decode is True else decode
-    last = extension.rpartition(".")[2]
+    inner, _, last = extension.rpartition(".")
     for known in (own, _KNOWN):
         for name in (extension, last):
             if name in known:
                 return known[name]
-    return None
+    if last != "gz":
+        return None
+    inside = decoder_of(inner, decode)
+    return gzip.decompress if inside is None else lambda data: inside(gzip.decompress(data))

@@ -49,8 +49,9 @@ class Shards(Dataset[Any]):
             columns of a table by their names.  "jpg;png" takes the first that the sample has, and "image=jpg;png" also
             renames it to "image".
         decode: For tars, False (default) leaves members as bytes.  True decodes txt, cls, json, npy and npz as
-            WebDataset's decode() does.  A dict does the same, and maps further extensions to functions of bytes, or to
-            None if they stay bytes.  For tables, a dict maps columns to functions of values.
+            WebDataset's decode() does, and unpacks .gz first (json.gz).  A dict does the same, and maps further
+            extensions to functions of bytes, or to None if they stay bytes.  For tables, a dict maps
+            columns to functions of values.
         index: The index's file (default: beside the shards, or in the user's cache).
         storage_options: For fsspec's file system: credentials, timeouts.
         open_files: How many shards a process has open at a time (default 64).

@@ -69,6 +69,7 @@ from shmloader.system import handed_over
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.call_stacks import Paper
 from shmloader.system.endings import take_all
+from shmloader.system.green_threads import refuse_green_threads
 from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.own_lock import OwnLock
 from shmloader.system.signals import held, held_in_del
@@ -252,6 +253,7 @@ class SharedWorkers(WorkerSet):
     def _start_missing(self, missing: list[int]) -> None:
         """Start these workers, and the thread that watches all of them."""
         if self._paper is None:
+            refuse_green_threads()
             warn_before_fork(self._context)
             if getattr(self._context, "get_start_method", str)() == "forkserver":
                 preload_in_fork_server("shmloader.worker.preloaded")

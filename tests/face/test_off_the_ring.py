@@ -192,6 +192,18 @@ def test_a_class_that_only_overrides_iter_rides() -> None:
 
 
 @pytest.mark.off_the_ring
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"on_worker_death": "respawn"}])
+def test_torchs_loader_that_has_an_attribute_of_every_name(workers: int, options: dict[str, Any]) -> None:
+    class Lenient(torch.utils.data.DataLoader[Any]):
+        def __getattr__(self, name: str) -> Any:
+            return None
+
+    kept = shmloader.DataLoader(list(range(5)), num_workers=1, **options)  # torch's iterators are watched because of it
+    assert [int(batch) for batch in Lenient(list(range(4)), num_workers=workers)] == [0, 1, 2, 3]
+    assert kept.rides_ring
+
+
 def test_off_the_ring_the_batches_are_torchs() -> None:
     with pytest.warns(RuntimeWarning, match="does not ride"):
         assert_same_outcome(lambda: pipe().shuffle().sharding_filter(), batch_size=4, num_workers=2, shuffle=True)

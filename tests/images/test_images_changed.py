@@ -107,6 +107,25 @@ def test_what_is_changed_after_fuse(paths: list[str], change: Callable[[Any], No
     assert outcome(fused) == outcome(expected)  # once more, from what was read then
 
 
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_a_mean_that_is_changed_in_place(paths: list[str], kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dataset() -> Any:
+        normalize = tv.Normalize(kind([0.5, 0.4, 0.3]), kind([0.2, 0.3, 0.4]))
+        return tv.DatasetFolder(paths, tv.Compose([tv.Resize((20, 20)), tv.ToTensor(), normalize]))
+
+    one, other = dataset(), dataset()
+    fused = images.fuse(one)
+    assert fused.is_fused and outcome(fused) == outcome(other)
+    reads: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("shmloader.images.making.recognise", reads.append)
+        assert outcome(fused) == outcome(other) and not reads  # it is read again only if it has changed
+    fused = pickled(fused)
+    for each in (fused.dataset, other):
+        each.transform.transforms[2].mean[1] = 0.9
+    assert fused.is_fused and outcome(fused) == outcome(other)
+
+
 def test_what_is_changed_of_a_dataset_that_could_not_be_fused(paths: list[str]) -> None:
     dataset = tv.DatasetFolder(paths, tv.Darker())
     fused = images.fuse(dataset)

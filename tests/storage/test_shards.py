@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 import multiprocessing
 import os
@@ -183,6 +184,31 @@ def test_decode(tmp_path: Path) -> None:
         ValueError, match=r"0\.jpg in .*0\.tar cannot be decoded: ValueError: .* It has 5 bytes\. Give "
     ):
         shmloader.Shards(path, decode={"jpg": int})[0]
+
+
+def test_members_that_gzip_has_packed(tmp_path: Path) -> None:
+    """`.gz` is unpacked, and what the name says without it decides, as in WebDataset."""
+    np.save(tmp_path / "x.npy", np.arange(3))
+    members = {
+        "json.gz": b'{"a": [1]}', "npy.gz": (tmp_path / "x.npy").read_bytes(), "id.gz": b"7", "seg.txt.gz": b"words",
+        "jpg.gz": b"bytes", "gz": b"alone", "cls.gz": b"5",
+    }  # fmt: skip
+    path = write(tmp_path / "0.tar", [(f"0.{name}", gzip.compress(data)) for name, data in members.items()])
+    sample = shmloader.Shards(path, decode=True)[0]
+    assert sample["json.gz"] == {"a": [1]} and sample["npy.gz"].tolist() == [0, 1, 2]
+    assert (sample["id.gz"], sample["seg.txt.gz"], sample["cls.gz"]) == (7, "words", 5)
+    assert sample["jpg.gz"] == b"bytes" and sample["gz"] == b"alone"
+    own = {"jpg": len, "json.gz": len, "cls": None, "gz": None}
+    sample = shmloader.Shards(path, decode=own)[0]
+    assert sample["json.gz"] == len(gzip.compress(members["json.gz"]))
+    assert gzip.decompress(sample["jpg.gz"]) == b"bytes"  # gz: None leaves all as they are
+    del own["gz"]
+    sample = shmloader.Shards(path, decode=own)[0]
+    assert sample["jpg.gz"] == 5 and sample["cls.gz"] == b"5"
+    assert shmloader.Shards(path)[0]["json.gz"] == gzip.compress(members["json.gz"])
+    path = write(tmp_path / "1.tar", [("1.json.gz", b"no gzip")])
+    with pytest.raises(ValueError, match=r"1\.json\.gz in .* cannot be decoded: BadGzipFile"):
+        shmloader.Shards(path, decode=True)[0]
 
 
 # --------------------------------------------------------------------------------------------------------- which shards
