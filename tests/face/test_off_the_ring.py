@@ -191,7 +191,6 @@ def test_a_class_that_only_overrides_iter_rides() -> None:
         assert type(iter(loader)).__module__.startswith("shmloader")
 
 
-@pytest.mark.off_the_ring
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [{}, {"on_worker_death": "respawn"}])
 def test_torchs_loader_that_has_an_attribute_of_every_name(workers: int, options: dict[str, Any]) -> None:
@@ -204,6 +203,7 @@ def test_torchs_loader_that_has_an_attribute_of_every_name(workers: int, options
     assert kept.rides_ring
 
 
+@pytest.mark.off_the_ring
 def test_off_the_ring_the_batches_are_torchs() -> None:
     with pytest.warns(RuntimeWarning, match="does not ride"):
         assert_same_outcome(lambda: pipe().shuffle().sharding_filter(), batch_size=4, num_workers=2, shuffle=True)
