@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
+from shmloader.attributes import attribute
+
 Place = Callable[[Any], Any]
 
 BY_DATASET = "place"  # the value of group_by that asks the dataset
@@ -25,7 +27,7 @@ def place_of(dataset: Any) -> Place | None:
     It looks inside torch's Subset and ConcatDataset, unless a subclass has a `__getitem__` of its own.  A part of a
     ConcatDataset without a `__place__` counts as one place.
     """
-    if callable(getattr(dataset, "__place__", None)):
+    if callable(attribute(dataset, "__place__")):
         return lambda index: dataset.__place__(index)
     if isinstance(dataset, Subset) and _gets_as(Subset, dataset):
         inner = place_of(dataset.dataset)

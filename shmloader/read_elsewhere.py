@@ -33,6 +33,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import _torch, off_the_ring, replaced
+from shmloader.attributes import attribute
 from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS, is_same
 from shmloader.resume.place import place_of
@@ -79,7 +80,7 @@ class Note:
 
 def _weak(found: Any) -> Callable[[], Any]:
     try:
-        return weakref.WeakMethod(found) if hasattr(found, "__self__") else weakref.ref(found)
+        return weakref.WeakMethod(found) if attribute(found, "__self__") is not None else weakref.ref(found)
     except TypeError:
         return lambda: found
 

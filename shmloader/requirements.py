@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from shmloader import _torch, replaced
+from shmloader.attributes import attribute
 from shmloader.device import accelerator
 from shmloader.far_requirements import check_far_workers
 from shmloader.options import Options
@@ -236,7 +237,7 @@ def _check_threads(loader: Any, options: Options) -> None:
     asked = f"worker_threads={options.worker_threads}"
     for dataset in innermost(loader.dataset):
         kind = type(dataset).__name__
-        if type(dataset) not in _THREAD_SAFE and getattr(dataset, "thread_safe", False) is not True:
+        if type(dataset) not in _THREAD_SAFE and attribute(dataset, "thread_safe") is not True:
             raise ValueError(
                 f"{asked} needs a dataset that may be called from several threads, but {kind} does not say so. "
                 "Set thread_safe = True in the class or on the dataset, if its __getitem__ changes nothing that is "

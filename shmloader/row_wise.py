@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from torch.utils.data import default_collate
 
+from shmloader.attributes import attribute
+
 Collate = TypeVar("Collate", bound=Callable[..., Any])
 
 ROW_WISE = "_shmloader_row_wise"
@@ -37,4 +39,4 @@ def row_wise(collate_fn: Collate) -> Collate:
 
 
 def is_row_wise(collate_fn: Callable[..., Any]) -> bool:
-    return collate_fn is default_collate or getattr(collate_fn, ROW_WISE, False)
+    return collate_fn is default_collate or attribute(collate_fn, ROW_WISE, False)

@@ -10,13 +10,15 @@ from typing import Any
 
 from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
+from shmloader.attributes import attribute
+
 
 def hearers(dataset: Any) -> Iterator[Any]:
     """The datasets with a set_epoch(): this one, or those inside torch's wrappers.
 
     The wrappers do not pass set_epoch() on, and only a worker can reach the datasets in its own copy.
     """
-    if callable(getattr(dataset, "set_epoch", None)):
+    if callable(attribute(dataset, "set_epoch")):
         yield dataset
         return
     for part in _parts(dataset):

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from shmloader.attributes import attribute
 from shmloader.images import timm_dataset
 from shmloader.images.cache import Cache
 from shmloader.images.columns import Columns, columns
@@ -88,7 +89,7 @@ class Fused(PictureDataset, Wrapped):
 
     def __prefetch__(self, indices: Iterable[Any]) -> None:
         """See PictureDataset; a dataset that has this method itself gets the call."""
-        prefetch = getattr(self.dataset, "__prefetch__", None)
+        prefetch = attribute(self.dataset, "__prefetch__")
         if prefetch is None:
             super().__prefetch__(indices)
         else:

@@ -37,7 +37,7 @@ class _ConductorsSource(Indices):
         super().__init__(iter(()))
         self._draws = draws
 
-    def state(self, batches: int) -> dict[str, Any]:
+    def state(self, batches: int, must: bool = True) -> dict[str, Any]:
         if self._draws is None:
             raise RuntimeError(
                 "state_dict() was called in a rank that only reads. The sampler keeps a state of its own, and only the "

@@ -34,6 +34,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
+from shmloader.attributes import attribute, length_of
 from shmloader.core.handlers import is_handlers
 from shmloader.resume import seek
 
@@ -147,8 +148,7 @@ class Watch:
         return not same or self._look_or_none() != self._last
 
     def _states(self) -> list[tuple[torch.Generator, torch.Tensor]]:
-        found = (getattr(part, "generator", None) for part in seek.within(self._parts[0]))
-        return [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
+        return [(each, each.get_state()) for each in seek.generators_of(self._parts[0])]
 
     def _look_or_none(self) -> Look | None:
         try:
@@ -180,9 +180,9 @@ def watch_of(sampler: Any) -> Watch | None:
 def _attributes(part: Any) -> dict[str, Any]:
     if isinstance(part, (list, tuple, range)):  # a plain list may be a sampler
         return {"": part}
-    if not hasattr(part, "__dict__"):
+    attributes: dict[str, Any] | None = attribute(part, "__dict__")
+    if attributes is None:
         raise ValueError(f"{type(part).__name__} has no attributes that can be compared")
-    attributes: dict[str, Any] = vars(part)
     return attributes
 
 
@@ -191,20 +191,13 @@ def _dump(value: Any, parts: list[Any], held: list[Any], most: int, is_sized: bo
     try:
         if is_sized:
             held.append(value)
-            value = id(value), _length(value)
+            value = id(value), length_of(value)
         _Pickler(file, parts, held).dump(value)
     except Exception as error:
         if is_handlers(error):
             raise
         raise ValueError(f"it cannot be compared: {error}") from None
     return file.getvalue()
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 class _Bounded(io.BytesIO):

@@ -96,14 +96,15 @@ class Epoch(EpochCounts):
         """Whether next() has raised StopIteration in the user's code because the epoch is over."""
         return self.reading.ended and self.delivered is self.reading.delivered
 
-    def state(self, loader: Any) -> dict[str, Any]:
+    def state(self, loader: Any, must: bool = True) -> dict[str, Any]:
         """The user's place in the epoch: all fields of a state.
 
         Args:
             loader: The loader, with the same dataset and sampler as when the epoch began.
+            must: Whether to raise what the sampler's state_dict() raised.  If not, the state lacks that of the sampler.
         """
         source = self.source
-        draws = self._about_to_draw(loader) if source is None else source.state(self.delivered.batches)
+        draws = self._about_to_draw(loader, must) if source is None else source.state(self.delivered.batches, must)
         state = self.fixed | draws
         state["batches"], state["samples"], state["beyond"] = self._got()
         if self.states is not None:
@@ -112,17 +113,17 @@ class Epoch(EpochCounts):
             )
         return state
 
-    def _about_to_draw(self, loader: Any) -> dict[str, Any]:
+    def _about_to_draw(self, loader: Any, must: bool) -> dict[str, Any]:
         """The fields of a state for an epoch whose sampler has not drawn yet."""
         start = self.start if self.start.begun else None
         sampler = sampler_of(loader)
-        return {
-            **where_generators_are(loader),
-            **seek.seeds(sampler, start, torch.get_rng_state()),
-            "sampler_state": seek.state_of_sampler(sampler) if start is None else start.sampler_state,
-            "used_up": start is not None and start.used_up,
-            "drawn": start is not None and start.drawn,
-        }
+        own = seek.own_state(sampler, must) if start is None else {"sampler_state": start.sampler_state}
+        draws = {**where_generators_are(loader), **seek.seeds(sampler, start, torch.get_rng_state()), **own}
+        if start is not None:
+            return {**draws, "used_up": start.used_up, "drawn": start.drawn}
+        if own["sampler_state"] is not None:
+            draws["global_generator"] = None  # the sampler will not draw again what its state has
+        return {**draws, "used_up": False, "drawn": False}
 
     def _got(self) -> tuple[int, int, list[list[int]]]:
         """The user's place: where the epoch started, and what was delivered since.

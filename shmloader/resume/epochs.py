@@ -18,6 +18,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, Sampler
 
+from shmloader import attributes
+from shmloader.attributes import attribute
 from shmloader.resume.seek import within
 from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import hearers
@@ -113,17 +115,14 @@ def length_of(dataset: Any) -> int | None:
     """The length of a dataset that has a set_epoch(); None for any other, and for a stream."""
     if dataset_epoch(dataset) is None or isinstance(dataset, IterableDataset):
         return None
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
+    return attributes.length_of(dataset)
 
 
 def sampler_epoch(sampler: Any) -> int | None:
     """The epoch that set_epoch() gave a sampler, or the samplers inside it; None if none of them has one."""
     for part in within(sampler):
-        if callable(getattr(part, "set_epoch", None)):
-            number = getattr(part, "epoch", None)
+        if _has_set_epoch(part):
+            number = attribute(part, "epoch")
             if type(number) is int:
                 return number
     return None
@@ -142,7 +141,7 @@ def set_epoch_of_sampler(sampler: Any, number: int) -> None:
 def _set_epoch_of(samplers: Sequence[Any], number: int) -> None:
     called: list[Any] = []
     for sampler in samplers:
-        method = getattr(sampler, "set_epoch", None)
+        method = attribute(sampler, "set_epoch")
         if callable(method) and not any(sampler is other for other in called):
             called.append(sampler)
             method(number)
@@ -168,20 +167,20 @@ def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
     if any(_has_set_epoch(part) for part in parts):
         return
     for part in parts:
-        for name, value in list(getattr(part, "__dict__", {}).items()):
+        for name, value in list(attribute(part, "__dict__", {}).items()):
             held = value[:_LOOKED_AT] if isinstance(value, (list, tuple)) else [value]
             inside = (inner for each in held if isinstance(each, Sampler) for inner in within(each))
             found = next(filter(_needs_epoch, inside), None)
-            if name != "data_source" and found is not None and getattr(found, "epoch", None) not in (number, coming):
+            if name != "data_source" and found is not None and attribute(found, "epoch") not in (number, coming):
                 _warn_of_unreached(type(part).__name__, name, type(found).__name__, number)
 
 
 def _has_set_epoch(sampler: Any) -> bool:
-    return callable(getattr(sampler, "set_epoch", None))
+    return callable(attribute(sampler, "set_epoch"))
 
 
 def _needs_epoch(sampler: Any) -> bool:
-    return _has_set_epoch(sampler) and getattr(sampler, "shuffle", True) is not False
+    return _has_set_epoch(sampler) and attribute(sampler, "shuffle", True) is not False
 
 
 def _warn_of_unreached(outer: str, name: str, inner: str, number: int) -> None:

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.attributes import says_where_it_is
 from shmloader.batch.exceptions import raise_again
 from shmloader.resume.state import State, changed
 
@@ -238,7 +239,7 @@ def fitted(loader: Any, state: State) -> State:
 
 def _warn_of_reading_again(loader: Any, lacking: list[int]) -> None:
     kind = type(loader.dataset).__name__
-    if callable(getattr(loader.dataset, "state_dict", None)):
+    if says_where_it_is(loader.dataset):
         which = ", ".join(map(str, lacking))
         text = (
             f"the loaded state lacks the place of {kind} in worker {which}. The samples that this stream delivered are "

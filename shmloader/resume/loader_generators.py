@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from shmloader.attributes import attribute
 from shmloader.resume import epochs, seek
 from shmloader.resume.generators import pack, unpack
 from shmloader.resume.seek import sampler_of
@@ -15,23 +16,23 @@ from shmloader.resume.state import State
 
 def restore(loader: Any, state: State) -> None:
     """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
-    if not state.begun and state.sampler_state is not None:
-        sampler, number = sampler_of(loader), state.sampler_epoch
-        seek.keeps_state(sampler).load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties it
+    sampler, number = sampler_of(loader), state.sampler_epoch
+    keeper = seek.keeps_state(sampler)
+    if not state.begun and state.sampler_state is not None and keeper is not None:
+        keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties it
         if number is not None and epochs.sampler_epoch(sampler) != number:  # its state is of the epoch before
             epochs.set_epoch_of_sampler(sampler, number)
     if loader.generator is not None and state.loader_generator is not None:
         loader.generator.set_state(unpack(state.loader_generator))
-    other = _other_generator(sampler_of(loader), loader.generator)
+    other = _other_generator(sampler, loader.generator)
     if other is not None and state.sampler_generator is not None:
         other.set_state(unpack(state.sampler_generator))
 
 
 def own_generators(loader: Any) -> list[torch.Generator]:
     """The generators of the loader and of its samplers, each once, in the same order in every process."""
-    sampler = sampler_of(loader)
-    parts = [loader, *seek.within(sampler)]
-    found = [each for each in (getattr(part, "generator", None) for part in parts) if isinstance(each, torch.Generator)]
+    parts = [loader, *seek.within(sampler_of(loader))]
+    found = [each for each in (attribute(part, "generator") for part in parts) if isinstance(each, torch.Generator)]
     return [each for k, each in enumerate(found) if not any(each is other for other in found[:k])]
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
+from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.ranks import rank_of_state, rank_that_draws
 from shmloader.resume.refusals import why_not, why_past_end
@@ -58,6 +59,7 @@ class Place:
         self.next_number = 0
         self.counts_with = -1  # `num_workers` for which counting was checked
         self.loads = 0
+        self.saving = Saving()
         self.drawn_early = 0  # how many epochs were drawn while the one before was read, also those dropped since
         self.loaded: State | None = None
         self.then: State | None = None  # the state to resume from when the epoch of `loaded` is over
@@ -83,6 +85,7 @@ class Place:
 
     def state(self) -> dict[str, Any]:
         """The state of the place, for state_dict()."""
+        self.saving.asked = True
         return nested_in_tuples(self._state())
 
     def _state(self) -> dict[str, Any]:
@@ -106,11 +109,11 @@ class Place:
             return state | {"epoch": self.next_number}
         return self._with_current_epochs(state_of(state)).as_dict()
 
-    def _between(self, over: Epoch | None) -> State:
-        """The state before the first epoch, or after one."""
+    def _between(self, over: Epoch | None, must: bool = True) -> State:
+        """The state before the first epoch, or after one.  For `must`, see own_state() in seek.py."""
         loader, sampler = self.loader, self._sampler
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
-        return State(
+        found = State(
             epoch=self.next_number,
             base_seed=over.base_seed if over is not None and lasts else None,  # the next epoch uses it too
             served=over.served + 1 if over is not None and lasts else 0,
@@ -119,18 +122,18 @@ class Place:
             sampler_epoch=epochs.sampler_epoch(sampler),
             dataset_epoch=epochs.dataset_epoch(loader.dataset),
             rank=rank_of_state(loader),
-            sampler_state=seek.state_of_sampler(sampler),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
             **where_generators_are(loader),
         )
+        return changed(found, **seek.own_state(sampler, must))
 
     # ------------------------------------------------------------------------------------------- what is loaded
 
     def load(self, given: Any) -> None:
         """Have the next iter() resume from this state.
 
-        Another number of ranks: why_not() in refusals.py says whether it can be.  Another batch size: rest() in seek.py
+        Another number of ranks: why_not() in refusals.py says whether it can be.  Another batch size: rest() in rest.py
         takes the order sample by sample; why_not() raises if batches came early (in_order=False).  Another number of
         workers matters only for streams: in mid-epoch fitted() in iterables.py raises, and between epochs it drops
         their states with a warning, if they differ.
@@ -149,11 +152,12 @@ class Place:
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")
         state = iterables.fitted(loader, state)
-        if state.batches and seek.is_guessed(sampler):
+        if state.batches and seek.is_guessed(sampler, state):
             _warn_that_order_is_guessed(seek.name_of(sampler))
         self.loaded, self.next_number = changed(state, next=None), state.epoch
         self.then = None if state.next is None else iterables.fitted(loader, state_of(state.next))
         self.loads += 1
+        self.saving.asked = True
         if state.sampler_epoch is not None:
             epochs.set_epoch_of_samplers(loader, state.sampler_epoch)
         if state.dataset_epoch is not None:
@@ -289,7 +293,7 @@ class Place:
         self.next = None
         if epoch.loads != self.loads or (epoch.from_loaded and self.loaded is not None and self.loaded.begun):
             return
-        state = state_of(epoch.state(self.loader))
+        state = state_of(epoch.state(self.loader, must=False))
         if epoch.from_loaded and self.loaded is None:  # the loaded place was dropped: start at the beginning
             state = _whole(state)
         if epoch.source is not None:
@@ -314,7 +318,7 @@ class Place:
         if self.next is not None:
             self.give_up(self.next)
         elif self.loaded is None and self.then is None and self.current is not None:
-            self.loaded = self._between(self.current)
+            self.loaded = self._between(self.current, must=False)
 
     def _with_current_epochs(self, state: State) -> State:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""

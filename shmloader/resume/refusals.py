@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.utils.data import BatchSampler
 
+from shmloader.attributes import length_of
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.order import order_in, why_not_order
 from shmloader.resume.seek import KNOWN, batch_size_of, chain, inner, is_a, keeps_state, order_of, within
 from shmloader.resume.state import State
-from shmloader.resume.used_up import length_of
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
@@ -52,7 +52,7 @@ def why_past_end(sampler: Any, state: State, ranks: int) -> str | None:
 
     A state from behind the epoch's last batch is no such state.  A sampler with its own state knows its end.
     """
-    if keeps_state(sampler) is not None:
+    if keeps_state(sampler) is not None and state.sampler_state is not None:
         return None
     parts = chain(sampler)
     counts_batches = len(parts) == 1 and not is_a(sampler, *KNOWN)

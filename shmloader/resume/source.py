@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import pickle
 from collections.abc import Iterator
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -27,13 +26,17 @@ from torch.utils.data import (
 )
 
 from shmloader import _torch
+from shmloader.attributes import length_of
 from shmloader.core.indices import Indices
 from shmloader.resume import seek
+from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.drawn_from import Watch
 from shmloader.resume.generators import pack, seed_drawn_from
+from shmloader.resume.notes import Notes, Saving
+from shmloader.resume.rest import Left, rest
 from shmloader.resume.state import State
-from shmloader.resume.used_up import Another, length_of
+from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class Source(Indices):
         before: The generators' states before that, if making it has drawn from them; None: they are as they are now.
         watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
         another: Makes another iterator if the first one gives nothing; None: then the epoch is empty.
+        saving: Whether somebody saves states of the loader; None: nobody does.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Source(Indices):
         before: Generators | None = None,
         watch: Watch | None = None,
         another: Another | None = None,
+        saving: Saving | None = None,
     ) -> None:
         before = Generators(sampler, loader_generator) if before is None else before
         self._sampler = sampler
@@ -81,6 +86,8 @@ class Source(Indices):
         self._global, self._loader_state, self._own = before.of_global, before.of_loader, before.own
         self._apart = [state for each, state in self._own if each is not loader_generator]
         self._origin: dict[str, Any] | None = None
+        keeper = seek.keeps_state(sampler)
+        generators = None if keeper is None else AllGenerators(sampler)
         if start is not None and not start.drawn:
             seek.draw_as_if(sampler)
         given = self._begin() if indices is None else indices
@@ -88,18 +95,16 @@ class Source(Indices):
         self._watch = watch
         self._another = another
         self._notes: Notes | None = None
-        if (keeper := seek.keeps_state(sampler)) is not None:
-            used_up = start is not None and start.used_up
+        if generators is not None:
             # with workers, the sampler is asked for more before its last batch is handed out
             length = None if indices is None else length_of(sampler)
-            loaded = None if start is None else start.sampler_state
-            self._notes = Notes(sampler, keeper, used_up, length, loaded)
+            self._notes = Notes(sampler, keeper, generators, start, length, Saving() if saving is None else saving)
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
         if self._start is None:
             return iter(self._sampler)
-        return seek.rest(self._sampler, self._start, self._loader_generator)
+        return rest(self._sampler, self._start, self._loader_generator)
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
         if self._watch is not None:
@@ -115,7 +120,7 @@ class Source(Indices):
             RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
         """
         given = self._from if self._another is None or self._another.iterator is None else self._another.iterator
-        source = given.source if isinstance(given, seek.Left) else given
+        source = given.source if isinstance(given, Left) else given
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
         kinds = [type(each) for each in seek.chain(self._sampler)]
@@ -142,11 +147,12 @@ class Source(Indices):
 
     # ------------------------------------------------------------------------------------------------- for a state
 
-    def state(self, batches: int) -> dict[str, Any]:
+    def state(self, batches: int, must: bool = True) -> dict[str, Any]:
         """The fields of State that reproduce the order, and the sampler's own state after some batches.
 
         Args:
             batches: How many of the epoch's batches the user has received from this source.
+            must: Whether to raise what the sampler's state_dict() has raised.
         """
         if self._origin is None:
             self._origin = {
@@ -157,7 +163,7 @@ class Source(Indices):
             }
         if self._notes is None:
             return {**self._origin, "sampler_state": None, "used_up": False}
-        return {**self._origin, **self._notes.after(batches)}
+        return {**self._origin, **self._notes.after(batches, must)}
 
     def constant_state(self) -> dict[str, Any] | None:
         """state(), if it is the same after each batch; None if the sampler has its own state, which changes."""
@@ -193,7 +199,7 @@ class Source(Indices):
         if watch is None or not watch.is_changed():
             return {}
         now: dict[str, Any] = {"sampler_state": None}
-        for generator in _generators(self._sampler):
+        for generator in seek.generators_of(self._sampler):
             if (state := watch.state_set(generator)) is not None:
                 name = "loader_generator" if generator is loader.generator else "sampler_generator"
                 now[name] = pack(state)
@@ -254,65 +260,6 @@ class _Observed:
         return index
 
 
-class Notes:
-    """The state of a sampler before its first index, and after each index under way.
-
-    Args:
-        sampler: Gives the indices, in batches or one by one.
-        keeper: The sampler in the chain that has the state_dict().
-        used_up: Whether a loaded state has nothing left.
-        length: How many it gives.  After the last one, the sampler is asked for one more; None: it is not asked.
-        loaded: The state that was loaded into it.  Before its first index, it may return another one.  None: no state.
-    """
-
-    def __init__(self, sampler: Any, keeper: Any, used_up: bool, length: int | None, loaded: Any) -> None:
-        self._sampler = sampler
-        self._keeper = keeper
-        self._length = length
-        self.epoch: Epoch | None = None
-        self._states = {0: (self._sampler_state() if loaded is None else pickle.dumps(loaded), used_up)}
-
-    def _sampler_state(self) -> bytes:
-        return pickle.dumps(self._keeper.state_dict())  # pickled now, because the sampler may change this dict later
-
-    def after(self, batches: int) -> dict[str, Any]:
-        """The fields `sampler_state` and `used_up` of State, after this number of batches."""
-        pickled, used_up = self._states[batches]
-        return {"sampler_state": pickle.loads(pickled), "used_up": used_up}
-
-    def put_back(self) -> None:
-        """Return the sampler to its state before the first index."""
-        self._keeper.load_state_dict(pickle.loads(self._states[0][0]))
-
-    def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> bool:
-        """Record the sampler's state.
-
-        Args:
-            number: The number of the index that was drawn, from 1.
-            drawn: That index; empty if the sampler has no more.  The one after it may be drawn as well.
-            indices: The iterator that gives it.
-
-        Returns:
-            Whether the sampler has ended.
-        """
-        if not drawn:
-            if number > 1:  # an empty sampler keeps the state of its beginning
-                self._states[number - 1] = self._sampler_state(), True
-            return True
-        ended = False
-        if len(drawn) == 1:
-            self._states[number] = self._sampler_state(), seek.is_last(self._sampler, drawn[0])
-            if number == self._length:
-                drawn.extend(map(next, (indices,)))
-                ended = len(drawn) == 1
-                if ended:
-                    self._states[number] = self._sampler_state(), True
-        if self.epoch is not None:
-            for old in [count for count in self._states if count < self.epoch.delivered.batches]:
-                del self._states[old]
-        return ended
-
-
 class Generators:
     """The states of the generators from which a sampler may draw.
 
@@ -329,7 +276,7 @@ class Generators:
         self._loader_generator = loader_generator
         self.of_global = torch.get_rng_state()
         self.of_loader = None if loader_generator is None else loader_generator.get_state()
-        self.own = [(each, each.get_state()) for each in _generators(sampler)]
+        self.own = [(each, each.get_state()) for each in seek.generators_of(sampler)]
 
     def were_drawn_from(self, base_seed: int | None) -> bool:
         """Whether a sampler has drawn from them, in its iter(), since an iterator of torch's has begun.
@@ -345,9 +292,3 @@ class Generators:
         if self.of_loader is not None and not torch.equal(self.of_global, torch.get_rng_state()):
             return True
         return any(each is not loaders and not torch.equal(each.get_state(), state) for each, state in self.own)
-
-
-def _generators(sampler: Any) -> list[torch.Generator]:
-    """The generators that it draws from, the innermost first.  A state has that of seek.generator_of()."""
-    found = (getattr(part, "generator", None) for part in reversed(seek.within(sampler)))
-    return [each for each in found if isinstance(each, torch.Generator)]

@@ -46,10 +46,12 @@ class State:
         sampler_epoch: The last argument of the sampler's set_epoch().
         dataset_epoch: The last argument of the dataset's set_epoch().
         loader_generator, sampler_generator, global_generator: The states of generators when the epoch began.  The
-            global one's is there only if the sampler draws all its samples from it.
+            global one's is there only if the sampler draws all its samples from it.  Beside a `sampler_state` that is
+            drawn again, it has all of them: all_generators.py.
         rank: The rank that saved the state, if only this rank can load it (it has `sampler_state` or `streams`); None
             if any rank can.
-        sampler_state: The sampler's own state_dict(), if it has one.
+        sampler_state: The sampler's own state_dict(), if it has one: at the place, or, if there is a `global_generator`
+            too, at the epoch's start.
         used_up: Whether that sampler has given all of this epoch's indices.  Many samplers start over when they give
             the last one, so their state is already that of the next epoch.
         workers: For a stream: how many workers read a part of it, 0 without workers.
@@ -84,6 +86,11 @@ class State:
     streams: Any = None
     latest: int = -1
     next: dict[str, Any] | None = None
+
+    @property
+    def draws_again(self) -> bool:
+        """Whether `sampler_state` is that of the epoch's start: NOTE [ Notes ], 2."""
+        return self.sampler_state is not None and self.global_generator is not None
 
     def as_dict(self) -> dict[str, Any]:
         return {

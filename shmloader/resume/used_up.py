@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from shmloader.attributes import length_of
 from shmloader.resume import epochs
 from shmloader.system.callers import caller
 
@@ -55,15 +56,3 @@ class Another:
             RuntimeWarning,
             stacklevel=caller()[1],
         )
-
-
-def length_of(sampler: Any) -> int | None:
-    """The number of indices or batches that a sampler declares; None if it declares none, or cannot be asked."""
-    try:
-        return len(sampler)
-    except Exception as error:
-        from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
-
-        if is_handlers(error):
-            raise
-        return None

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from shmloader.attributes import attribute
 from shmloader.options import Options
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
@@ -148,7 +149,7 @@ class Trace:
 
 def sequences_of(loader: Any, batches: int) -> int:
     """How many sequences a trace of these batches needs at most, with those that are under way."""
-    size = getattr(loader.batch_sampler, "batch_size", None)
+    size = attribute(loader.batch_sampler, "batch_size")
     options = Options.of(loader)
     chunk_size = 1 if options.group_by is not None else options.chunk_size  # at worst each row is a task of its own
     cut = -(-size // chunk_size) if chunk_size is not None and isinstance(size, int) else 1

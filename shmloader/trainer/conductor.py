@@ -98,6 +98,7 @@ class Conductor(ConductorSide):
             start,
             watch=watch_of(self._sampler) if place.begins_next else None,
             another=place.another(),
+            saving=place.saving,
         )
         listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
         numbered = not self._in_order and not self._streams

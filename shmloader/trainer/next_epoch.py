@@ -28,6 +28,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
+from shmloader.attributes import attribute
 from shmloader.resume import seek
 from shmloader.resume.drawn_from import warn_not_prefetched, watch_of
 from shmloader.resume.epoch import Epoch
@@ -49,19 +50,20 @@ def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source,
     if watch is None:
         warn_not_prefetched(index_sampler)
         return None
-    return Source(sampler, place.loader.generator, watch=watch, another=place.another()), of_sampler, of_dataset
+    generator, another = place.loader.generator, place.another()
+    return Source(sampler, generator, watch=watch, another=another, saving=place.saving), of_sampler, of_dataset
 
 
 def with_epoch(sampler: Any, epoch: int | None) -> Any:
     """A copy of a sampler, set to this epoch; the sampler itself without an epoch; None if set_epoch() is unknown."""
-    if not any(callable(getattr(part, "set_epoch", None)) for part in seek.within(sampler)):
+    if not any(callable(attribute(part, "set_epoch")) for part in seek.within(sampler)):
         return sampler
     parts = seek.chain(sampler)
     last = parts[-1]
     if epoch is None or not seek.is_a(last, DistributedSampler) or seek.keeps_state(sampler) is not None:
         return None
     if type(last).set_epoch is not DistributedSampler.set_epoch or any(
-        hasattr(part, "set_epoch") for part in parts[:-1]
+        attribute(part, "set_epoch") is not None for part in parts[:-1]
     ):
         return None
     made = copy.copy(last)

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from shmloader.attributes import attribute
 from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import with_parts
 
@@ -58,7 +59,7 @@ def _open_files(dataset: Any) -> Iterator[tuple[str, str]]:
     """Where in a dataset an open file is, and what it is."""
     if (what := _open_file(dataset)) is not None:
         yield "the dataset", what
-    attributes = dict(getattr(dataset, "__dict__", ()))
+    attributes = dict(attribute(dataset, "__dict__", ()))
     is_mapped = any(_names_of(value) & {"mmap.mmap", "numpy.memmap"} for value in attributes.values())
     for name, value in attributes.items():
         what = _open_file(_first(value))

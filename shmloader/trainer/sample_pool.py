@@ -14,6 +14,7 @@ import numpy
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from shmloader.attributes import attribute
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_a, sampler_of
@@ -80,7 +81,7 @@ def _own_indices(sampler: Any) -> Any:
         return sampler.weights.nonzero().flatten().numpy()
     if isinstance(sampler, _COLLECTIONS):
         return _indices(sampler)
-    found, source = _indices(getattr(sampler, "indices", None)), _source(sampler)
+    found, source = _indices(attribute(sampler, "indices")), _source(sampler)
     if found is not None or source is None or (not is_a(sampler, *_COUNTING) and _within(sampler) is not None):
         return found
     return range(len(source))
@@ -97,7 +98,7 @@ def _within(sampler: Any) -> Any:
     """The sampler inside a sampler, or inside the object whose length the sampler uses, as Lightning wraps them."""
     for holder in (sampler, _source(sampler)):
         for name in _WITHIN:
-            if (found := getattr(holder, name, None)) is not None:
+            if (found := attribute(holder, name)) is not None:
                 return found
     return None
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
+from shmloader.attributes import attribute
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options, RingMemory
@@ -189,7 +190,7 @@ class Chunks(_Further):
         self._chunk_size = options.chunk_size
         self._workers: int = loader.num_workers
         self._steals = options.steals
-        size: Any = getattr(loader.batch_sampler, "batch_size", None)
+        size: Any = attribute(loader.batch_sampler, "batch_size")
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
         usual = self._workers * loader.prefetch_factor
@@ -226,7 +227,7 @@ class ByPlace(_Attached):
         self._places = Places(options.group_by, loader.dataset)
         self._window = max(2, min(workers * loader.prefetch_factor, MOST_TASKS // 2 // workers))
         least = 2 * workers * self._window  # tasks, because each worker may have some of each batch
-        size: Any = getattr(loader.batch_sampler, "batch_size", None)
+        size: Any = attribute(loader.batch_sampler, "batch_size")
         rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS
         self._windows = Windows(workers, max(least, min(rows, MOST_TASKS)), options.chunk_size)
         memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory  # as in Chunks

@@ -61,6 +61,7 @@ from typing import Any
 import torch
 
 from shmloader._multiprocessing import preload_in_fork_server
+from shmloader.attributes import attribute
 from shmloader.core.board import Board
 from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
@@ -407,7 +408,7 @@ class SharedWorkers(WorkerSet):
 def _weak(part: Any) -> Callable[[], Any]:
     """A function that returns the object, or None once it is gone.  It keeps an object that has no weak references."""
     try:
-        return weakref.WeakMethod(part) if hasattr(part, "__self__") else weakref.ref(part)
+        return weakref.WeakMethod(part) if attribute(part, "__self__") is not None else weakref.ref(part)
     except TypeError:
         return lambda: part
 

@@ -26,7 +26,7 @@ from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import set_epoch_again
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import is_known, keeps_state, ranks_of, sampler_of
+from shmloader.resume.seek import has_no_state, is_known, keeps_state, ranks_of, sampler_of
 from shmloader.resume.source import Generators, Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
@@ -106,7 +106,8 @@ class _First:
     """Makes torch's iterator, which makes the sampler's, and sees whether that has drawn already.
 
     torch's samplers draw when they are asked for the first index.  But a sampler whose `__iter__` is no generator may
-    draw there.  If it has a state of its own, it does not matter, because it does not draw the same again.
+    draw there.  If it has a state of its own, it does not matter, because it does not draw the same again.  Only if it
+    has drawn is it asked whether its state_dict() is a stub: NOTE [ Notes ], 3.
 
     Args:
         loader: The loader.
@@ -129,13 +130,14 @@ class _First:
     def make(self) -> None:
         """Make it."""
         loader, sampler = self._loader, sampler_of(self._loader)
-        if is_known(sampler) or keeps_state(sampler) is not None:
+        if is_known(sampler):
             self._make()
             return
         before = Generators(sampler, loader.generator)
         self._make()
         if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
-            self.before = before
+            keeper = keeps_state(sampler)
+            self.before = before if keeper is None or has_no_state(keeper) else None
 
     def _make(self) -> None:
         with replaced.noting(self._loader) as made:
@@ -183,7 +185,8 @@ class _Indices:
         self._drawing = OwnLock()
         self._event_loop = event_loop
         self._before = before
-        self._another = place_of(loader).another()
+        place = place_of(loader)
+        self._another, self._saving = place.another(), place.saving
         if before is not None or (start is not None and start.batches):
             self._begin()
 
@@ -192,10 +195,10 @@ class _Indices:
 
         If the sampler draws in its iter(), or batches are skipped, it is at iter().
         """
-        if self._start is None:
-            source = Source(self._sampler, self._of_loader, None, self._indices, self._before, another=self._another)
-        else:
-            source = Source(self._sampler, self._of_loader, self._start, another=self._another)
+        indices, before = (self._indices, self._before) if self._start is None else (None, None)
+        source = Source(
+            self._sampler, self._of_loader, self._start, indices, before, another=self._another, saving=self._saving
+        )
         source.belongs_to(self._epoch)
         self._epoch.source = source
 

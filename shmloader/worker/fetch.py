@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
+from shmloader.attributes import says_where_it_is
 from shmloader.core.batch_writer import Writer
 from shmloader.worker.getitems import makes_at_once
 from shmloader.worker.in_place import in_place
@@ -28,7 +29,7 @@ class Left(NamedTuple):
 
     samples: int  # how many samples it has given; they are skipped if it has no state
     ended: bool  # whether it has nothing more to give
-    state: Any  # its state at that place, from state_of_stream(); None: it has none
+    state: Any  # its state at that place, from state_of_parts(); None: it has none
     errors: tuple[int, ...] = ()  # for each exception, how many samples came before it
     begun: bool = True  # whether the user has any batch of it in this epoch
 
@@ -97,12 +98,18 @@ def fetch_from(
     return fetch
 
 
-def says_where_it_is(what: Any) -> bool:
-    """Whether a stream, or its iterator, has a state_dict() and a load_state_dict()."""
-    return callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None))
+def with_states(dataset: Any, samples: Any) -> dict[str, Any]:
+    """A stream and its iterator, by what a state calls them; None in place of one that does not say where it is."""
+    parts = {"dataset": dataset, "iterator": samples}
+    return {name: part if says_where_it_is(part) else None for name, part in parts.items()}
 
 
 def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
+    """state_of_parts() of a stream, and of its iterator; None if it has none now."""
+    return state_of_parts(with_states(dataset, samples), ended, given, errors)
+
+
+def state_of_parts(parts: dict[str, Any], ended: bool, given: int, errors: Sequence[int]) -> bytes:
     """The state of a stream and its iterator, pickled; empty if there is none.
 
     It includes whether the stream has ended, because after its end a stream may have the state of its beginning.  If it
@@ -110,14 +117,13 @@ def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors:
     number of them.
 
     Args:
-        dataset, samples: The stream, and its iterator; None if it has none now.
+        parts: The stream, and its iterator, as with_states() returns them.
         ended: Whether it has nothing more to give in this epoch.
         given: How many samples it has given in this epoch.
         errors: For each exception, how many samples came before it.
     """
-    parts = {"dataset": dataset, "iterator": samples}
-    fields = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
-    state = None if all(part is None for part in fields.values()) else fields
+    fields = {name: None if part is None else part.state_dict() for name, part in parts.items()}
+    state = None if all(field is None for field in fields.values()) else fields
     if state is None and not errors:
         return b""
     return pickle.dumps((ended, state, (given, list(errors)) if errors else None))
@@ -255,10 +261,13 @@ class Stream:
         self._collate_fn = collate_fn
         self._drop_last = drop_last
         self._fetched = fetched
+        self._parts: dict[str, Any] | None = None
 
     def state(self) -> bytes:
-        """See state_of_stream()."""
-        return state_of_stream(self._dataset, self._samples, self._ended, self._given, self._errors)
+        """See state_of_parts()."""
+        if self._parts is None:  # looked up once, because this is called after each batch
+            self._parts = with_states(self._dataset, self._samples)
+        return state_of_parts(self._parts, self._ended, self._given, self._errors)
 
     def _next(self, count: int) -> list[Any]:
         """The next samples; fewer at the end of the stream."""

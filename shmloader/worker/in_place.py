@@ -42,6 +42,7 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+from shmloader.attributes import attribute
 from shmloader.core.batch_tree import ATOMS, is_namedtuple
 from shmloader.core.batch_writer import Writer
 from shmloader.worker.replace_bad_samples import Skips
@@ -225,7 +226,7 @@ def into_of(dataset: Any) -> tuple[Into | None, Any]:
     for kind in type(dataset).__mro__:
         if any(name in vars(kind) for name in _FETCHES):
             if callable(vars(kind).get(_FETCHES[0])):
-                return dataset.__getitem_into__, getattr(dataset, "row_spec", None)
+                return dataset.__getitem_into__, attribute(dataset, "row_spec")
             break
     return None, None
 

@@ -36,6 +36,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, get_worker_info
 
+from shmloader.attributes import attribute
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.tasks import read_listed, read_task
 
@@ -97,7 +98,7 @@ def prefetch_of(dataset: Any) -> Prefetch | None:
         return (lambda indices: [prefetch(list(indices)) for prefetch in known]) if known else None
     if not hasattr(type(dataset), "__prefetch__"):
         return None
-    prefetch: Prefetch | None = dataset.__prefetch__
+    prefetch: Prefetch | None = attribute(dataset, "__prefetch__")
     return prefetch
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.worker.runners import Runner
 from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
+from shmloader.worker.state_costs import StateCosts
 from shmloader.worker.their_fetcher import TheirStream, theirs
 from shmloader.wrapped_datasets import hearers
 
@@ -103,6 +105,7 @@ class Worker:
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
         persists: whether it may make another epoch after the first one.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
+        watches_states: whether it warns if its stream's states take long.  One worker does, once for a loader.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Worker:
         look_ahead: int | None,
         worker_threads: int | None,
         pool: Any = None,
+        watches_states: bool = False,
     ) -> None:
         self._segment = segment
         self._ring = ring
@@ -138,6 +142,7 @@ class Worker:
         self._stride = stride
         self._where = f"in DataLoader worker process {ring.me}"
         self._streams = isinstance(dataset, IterableDataset)
+        self._costs = StateCosts(dataset, ring.me) if watches_states and ring.me == 0 else None
         self._skips = None if pool is None else Skips(dataset, pool)
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
@@ -226,6 +231,8 @@ class Worker:
     def make(self, written: Any) -> None:
         """Make what was claimed: a batch, or a chunk of one."""
         ring = self._ring
+        if self._costs is not None:
+            self._costs.begin()
         if self._looks is not None:
             self._looks.begin()
         if self._taking_over:
@@ -366,6 +373,7 @@ class Worker:
 
     def _leave_state(self) -> None:
         """Write the stream's state after this batch, or at its end, before that is published."""
+        asked = 0 if self._costs is None else monotonic_ns()
         state = self._state_at_end
         if state is None:
             state = self._stream_state()
@@ -373,6 +381,8 @@ class Worker:
             self._state_at_end = state
         with contextlib.suppress(MemoryError):  # the trainer sees that it is missing, and state_dict() warns
             self._ring.leave_state(state)
+        if self._costs is not None:
+            self._costs.add(asked)
 
     def _stream_state(self) -> bytes:
         """The stream's state.  If it raises, state_dict() in the trainer raises the same."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from shmloader.attributes import attribute
 from shmloader.system import call_stacks
 from shmloader.system.signals import held, let_through
 from shmloader.system.thread_targets import ThreadTarget
@@ -112,7 +113,7 @@ class Coroutines:
     ) -> None:
         self.loop = asyncio.new_event_loop() if loop is None else loop
         self._made = awaited if made is None else made
-        self._end = getattr(dataset, "aclose", None)
+        self._end = attribute(dataset, "aclose")
         self._under_way: set[asyncio.Task[Any]] = set()
         self._is_left = False  # whether the loop shall stop, because the one that waited for a sample was interrupted
         self._beside: ThreadTarget | None = None  # runs the loop until it has seen that

@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader import replaced
+from shmloader.attributes import attribute
 from shmloader.worker.fetch import Left, restore, state_of_stream
 
 
@@ -99,7 +100,7 @@ class TheirStream:
 
     def state(self) -> bytes:
         """See state_of_stream()."""
-        samples = getattr(self._fetcher, "dataset_iter", None)
+        samples = attribute(self._fetcher, "dataset_iter")
         return state_of_stream(self._dataset, samples, self.ended, 0, ())
 
     def __call__(self, task: Any) -> Any:

@@ -148,3 +148,25 @@ CORPUS: dict[str, Program] = {
         _of(Data(form="tensor", habit="forks", at=1), (BEGIN, REST), num_workers=1), keep=9
     ),
 }
+
+CORPUS |= {
+    f"a sampler, resumed in mid-epoch: {order}": _of(Data(length=13), _resumed(3), order, num_workers=1)
+    for order in ("pool", "pool in batches", "buffer", "numpy's", "stub", "module", "unready")
+}
+CORPUS |= {
+    f"a sampler, saved all along: {order}": _of(
+        Data(length=13), (BEGIN, Do("take", 1), SAVE, Do("take", 5), SAVE, RESUME, BEGIN, REST, BEGIN, REST), order
+    )
+    for order in ("pool", "pool in batches", "buffer", "numpy's", "stub", "module", "unready")
+}
+CORPUS |= {
+    "a sampler whose state fails": _of(
+        Data(), (SAVE, BEGIN, Do("take", 2), SAVE, REST, SAVE, BEGIN, REST), "failing state", num_workers=1
+    ),
+    "a sampler that counts how often it is asked": _of(Data(), (BEGIN, REST, BEGIN, REST), "counting", num_workers=1),
+    "a stream whose state fails": _of(
+        Data("stream with failing state"), (BEGIN, Do("take", 2), SAVE, REST, SAVE, BEGIN, REST), num_workers=1
+    ),
+    "a stream that is a module": _of(Data("stream module", 13), _resumed(3), num_workers=2),
+    "a dataset that is not set up": _of(Data("rows unready"), (BEGIN, REST, BEGIN, REST), num_workers=1),
+}

@@ -220,6 +220,15 @@ class RowsOfEpoch(Rows):
         return self.sample(i + self.epoch * self.length)
 
 
+class RowsUnready(Rows):
+    """A map-style dataset with attributes that raise until something is set up, and nobody sets it up."""
+
+    def _raise(self) -> Any:
+        raise KeyError("it is not set up")
+
+    set_epoch = thread_safe = aclose = __place__ = row_spec = state_dict = property(_raise)
+
+
 class RowsWithGenerator(Rows):
     """A map-style dataset that holds a generator, which must reach the workers that do not inherit it."""
 
@@ -263,6 +272,24 @@ class Stream(_Samples, IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return _Reader(self)
+
+
+class StreamModule(torch.nn.Module, Stream):
+    """A stream that is a network; its state_dict() has its parameters."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        torch.nn.Module.__init__(self)
+        Stream.__init__(self, *arguments, **options)
+
+
+class StreamWithFailingState(Stream):
+    """A stream whose state_dict() raises, which is an error of the loader's state_dict() alone."""
+
+    def state_dict(self) -> dict[str, int]:
+        raise LookupError("it has no state")
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise LookupError("it has no state")
 
 
 class StreamWhoseIteratorHasState(Stream):
@@ -321,10 +348,13 @@ class StreamOfEpoch(Stream):
 KINDS: dict[str, type] = {
     "rows": Rows,
     "rows of epoch": RowsOfEpoch,
+    "rows unready": RowsUnready,
     "stream": Stream,
     "stream with state": StreamWithState,
     "stream whose iterator has state": StreamWhoseIteratorHasState,
     "stream of epoch": StreamOfEpoch,
+    "stream module": StreamModule,
+    "stream with failing state": StreamWithFailingState,
     "rows with generator": RowsWithGenerator,
 }
 

@@ -12,7 +12,7 @@ from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, N
 from tests.attack.hooks import FETCHERS, ITERATORS, LOADER
 from tests.attack.loaders import LOADERS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
+from tests.attack.samplers import ASKED, DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
 from tests.attack.twin import OURS_ALONE
 
 
@@ -52,7 +52,7 @@ def _program(drawn: random.Random) -> Program:
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
-    scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs]
+    scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs, _saving, _saving]
     scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
@@ -270,6 +270,31 @@ def _between_epochs(drawn: random.Random, program: Program) -> Program:
     ]
     actions += [BEGIN, REST, *numbers[1:], BEGIN, REST, BEGIN, REST]
     return replace(program, actions=tuple(actions))
+
+
+def _saving(drawn: random.Random, program: Program) -> Program:
+    """A sampler that is asked for its state, or seems to have one: saved early or late, once or again, and resumed."""
+    order = Order(drawn.choice(ASKED))
+    data = replace(program.data, kind=drawn.choice(["rows", "rows", "rows unready"]), noise="", habit="")
+    data = replace(data, length=drawn.choice([5, 8, 13, 24]))
+    data = replace(data, form="number") if data.form in NEED_COLLATE else data
+    alone = order.kind in ONE_BY_ONE
+    program = replace(
+        program, data=data, order=order, batch_size=None if alone else program.batch_size or 2, collate=""
+    )
+    gone = ("on_bad_sample", "max_bad_samples", "in_order", "drop_last", "max_ring_bytes")
+    program = replace(program.with_options(**dict.fromkeys(gone)), shm="")
+    program = program.with_options(chunk_size=None) if alone else program
+    actions: list[Do] = [BEGIN, REST] * drawn.choice([0, 0, 1])
+    actions += [SAVE] * drawn.choice([0, 0, 1])
+    for _ in range(drawn.choice([1, 1, 2])):
+        actions += [BEGIN, Do("take", drawn.randint(1, 4)), SAVE]
+        actions += _some(drawn, 0.3, [[Do("take", 1), SAVE], [Do("take", 2)]], [])
+        actions += [Do("resume")]
+    if order.kind in ("failing state", "counting"):
+        actions = [do for do in actions if do.verb != "resume" and (do is not SAVE or order.kind == "failing state")]
+        actions = [do for k, do in enumerate(actions) if do is not BEGIN or k == 0 or actions[k - 1] is REST]
+    return replace(program, actions=(*actions, *(() if actions[-1] is REST else (BEGIN, REST)), BEGIN, REST))
 
 
 def _sent_to_workers(drawn: random.Random, program: Program) -> Program:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.attack.datasets import NOT_REBUILT
 from tests.attack.loaders import OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.rules import leaves_ring, replaced_iterator, tries_again
+from tests.attack.rules import WITHOUT_PLACE, fails_to_save, leaves_ring, replaced_iterator, tries_again
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
 from tests.attack.samplers import OTHERS, WITHOUT_STATE
 from tests.attack.source import OURS, compiled
@@ -85,6 +85,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(why, f"(num_workers, rides_ring, whether it rides, whether torch must serve) {event[1:]}")
         if event[0] == "wrong state":
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
+        if event[:2] == ("raised", "state_dict()") and not fails_to_save(program):
+            return Finding(f"state_dict() raises {event[2]}: {_neutral(event[3])[:70]}", event[3])
         if event[:2] == ("raised", "next()") and _loses_text(program, *event[2:]):
             return Finding(f"the error's text is lost: {event[2]}", event[3])
         if event[0] == "warned" and (why := _false_alarm(program, event[2])):
@@ -128,9 +130,9 @@ def _not_as_it_rides(program: Program, num_workers: int, reported: bool, rides: 
 
 def _false_alarm(program: Program, text: str) -> str | None:
     """Why a warning of ours is not true; None if it is, or is torch's."""
-    if "cannot jump to its place" in text and program.data.kind != "stream":
+    if "cannot jump to its place" in text and program.data.kind not in WITHOUT_PLACE:
         return "the stream has a state"
-    if "lacks the place of" in text and not program.may_lack_memory:
+    if "lacks the place of" in text and not (program.may_lack_memory or fails_to_save(program)):
         return "the stream has a state, and there is room for it"
     if "right only if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"
@@ -161,6 +163,7 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
             return None
         return Finding(f"load_state_dict() raises {refused[0][2]}: {_neutral(refused[0][3])[:70]}", refused[0][3])
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
+    mine = [e for e in mine if e[:2] != ("raised", "state_dict()")]  # _alone() has looked at it
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
     if program.may_lack_memory and any(event[:2] == ("raised", "iter()") for event in mine):
         return None

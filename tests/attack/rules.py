@@ -9,7 +9,11 @@ from tests.attack.program import Program
 from tests.attack.samplers import DISTRIBUTED, DRAWS, IN_BATCHES, ONE_BY_ONE, OTHERS, STATEFUL, WITHOUT_STATE
 from tests.attack.twin import OURS_ALONE, is_compared_with_ours, raises_elsewhere, seeds_samples
 
-OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state", "stream of epoch")
+WITHOUT_PLACE = ("stream", "stream module")  # they are read again after a resume
+OF_STREAMS = (
+    *(*WITHOUT_PLACE, "stream with state", "stream whose iterator has state", "stream of epoch"),
+    "stream with failing state",
+)
 COUNT = ("stream with state", "stream of epoch")  # their places are their own, and not their iterators'
 CHANGES_OF = {
     "weights": ("weighted",),
@@ -25,13 +29,18 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    parts = (_options, _samples, _ranks, _loader, _hooks, _actions)
+    parts = (_options, _samples, _states, _ranks, _loader, _hooks, _actions)
     return next((why for part in parts if (why := part(program))), None)
 
 
 def replaced_iterator(program: Program) -> str:
     """The method of torch's iterators that somebody replaces; "": none."""
     return next((do.what for do in program.actions if do.verb == "hook" and do.what in ITERATORS), "")
+
+
+def fails_to_save(program: Program) -> bool:
+    """Whether state_dict() may raise, because that of the sampler or of the stream does."""
+    return program.order.kind == "failing state" or program.data.kind == "stream with failing state"
 
 
 def leaves_ring(program: Program) -> bool:
@@ -41,7 +50,7 @@ def leaves_ring(program: Program) -> bool:
 
 def tries_again(program: Program) -> bool:
     """Whether a stream that has raised is read once more, and does not raise there."""
-    return program.data.habit == "raises once" and program.data.kind == "stream" and program.does("resume")
+    return program.data.habit == "raises once" and program.data.kind in WITHOUT_PLACE and program.does("resume")
 
 
 def _options(program: Program) -> str | None:
@@ -76,6 +85,15 @@ def _options(program: Program) -> str | None:
         return "torch refuses"
     if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
         return "they belong together"
+    return None
+
+
+def _states(program: Program) -> str | None:
+    """Whether the program asks for states that it cannot have."""
+    if fails_to_save(program) and program.does("resume"):
+        return "no state to resume from"
+    if program.order.kind == "counting" and program.does("save", "resume"):
+        return "then it is asked at each draw"
     return None
 
 
@@ -263,7 +281,10 @@ def _actions(program: Program) -> str | None:
             if keeps:
                 return "torch does not start early"
         elif verb == "set epoch" and (
-            midway or fresh or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
+            midway
+            or fresh
+            or program.data.kind == "rows unready"
+            or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"
         elif verb in ("hook", "unhook") and (midway or started or saved or (persistent and was_begun)):

@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
+import torch
 from torch.utils.data import DistributedSampler, Sampler
 
 # What a printed program gives to the loader for each kind of order; `dataset`, `batch_size` and `at` are filled in.
@@ -36,6 +38,15 @@ ORDERS: dict[str, str] = {
     "itself in batches": "batch_sampler=samplers.Itself({length}, {batch_size})",
     "itself with state": "sampler=samplers.ItselfWithState({length})",
     "itself in batches with state": "batch_sampler=samplers.ItselfWithState({length}, {batch_size})",
+    "pool": "sampler=samplers.Pool({length})",
+    "pool in batches": "batch_sampler=BatchSampler(samplers.Pool({length}), {batch_size}, False)",
+    "buffer": "sampler=samplers.Buffer({length})",
+    "numpy's": "sampler=samplers.Numpys({length})",
+    "stub": "sampler=samplers.Stub({length})",
+    "module": "sampler=samplers.Module({length})",
+    "unready": "sampler=samplers.Unready({length})",
+    "failing state": "sampler=samplers.FailingState({length})",
+    "counting": "sampler=samplers.Counting({length})",
 }
 IN_BATCHES = (
     "batches",
@@ -45,6 +56,7 @@ IN_BATCHES = (
     "used up batches",
     "itself in batches",
     "itself in batches with state",
+    "pool in batches",
 )
 ONE_BY_ONE = ("itself", "itself with state")  # torch's BatchSampler asks them for an iterator at each batch
 # What a resumed run gives to such a sampler in place of what the saved one gave.
@@ -57,9 +69,14 @@ STATEFUL = (
     "used up batches",
     "itself with state",
     "itself in batches with state",
+    "pool",
+    "pool in batches",
+    "buffer",
+    "numpy's",
 )
+ASKED = (*STATEFUL, "stub", "module", "unready", "failing state", "counting")  # by what they have, or seem to have
 DRAW_FROM_GLOBAL = ("shuffle", "replacement", "weighted", "subset", "batches")
-DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator")
+DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator", "numpy's")
 WITHOUT_STATE = (
     "own",
     "own batches",
@@ -67,6 +84,9 @@ WITHOUT_STATE = (
     "raising",
     "itself",
     "itself in batches",
+    "stub",
+    "module",
+    "unready",
 )  # of which a loader can only guess that they repeat themselves
 
 
@@ -249,3 +269,136 @@ class Raising(Sampler[int]):
 
     def __len__(self) -> int:
         return self.length
+
+
+class Pool(Sampler[int]):
+    """Draws from a pool of indices by a generator of NumPy's.  All of it is in the state, also behind an epoch."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.left = length, list[int]()
+        self.rng = numpy.random.default_rng(length)
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = self.left or list(range(self.length))
+        while self.left:
+            yield self.left.pop(int(self.rng.integers(len(self.left))))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": list(self.left), "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left, self.rng.bit_generator.state = list(state["left"]), state["rng"]
+
+
+class Buffer(Sampler[int]):
+    """A shuffle buffer over a generator of Python's."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.read, self.held = length, 0, list[int]()
+        self.rng = random.Random(length)
+
+    def __iter__(self) -> Iterator[int]:
+        while self.read < self.length or self.held:
+            while self.read < self.length and len(self.held) < 4:
+                self.held.append(self.read)
+                self.read += 1
+            yield self.held.pop(self.rng.randrange(len(self.held)))
+        self.read = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": self.read, "held": list(self.held), "rng": self.rng.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.read, self.held = state["read"], list(state["held"])
+        version, words, gauss = state["rng"]
+        self.rng.setstate((version, tuple(words), gauss))
+
+
+class Numpys(Sampler[int]):
+    """Draws its order from NumPy's global generator when it is asked for the first index, and keeps it in its state."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.order = length, list[int]()
+
+    def __iter__(self) -> Iterator[int]:
+        self.order = self.order or numpy.random.permutation(self.length).tolist()
+        while self.order:
+            yield self.order.pop()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order = list(state["order"])
+
+
+class Stub(Backwards):
+    """Has the methods of a base class that leaves them to others."""
+
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Module(torch.nn.Module):
+    """A network that chooses the samples; its state_dict() has its parameters."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.weights = torch.nn.Parameter(torch.arange(float(length)))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.weights.argsort(descending=True).tolist())
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class Unready(Backwards):
+    """Has attributes that raise until something is set up, and nobody sets it up."""
+
+    def _raise(self) -> Any:
+        raise KeyError("it is not set up")
+
+    generator = sampler = batch_sampler = num_processes = process_index = property(_raise)
+    state_dict = load_state_dict = set_epoch = indices = batch_size = property(_raise)
+
+
+class FailingState(Backwards):
+    def state_dict(self) -> dict[str, Any]:
+        raise SamplerError("it has no state")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise SamplerError("it has no state")
+
+
+class Counting(Backwards):
+    """Its state would be costly, so it raises if it is asked more than once an epoch."""
+
+    asked, begun = 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun += 1
+        for index in super().__iter__():
+            if self.asked > self.begun + 1:  # one epoch may have begun early
+                raise SamplerError(f"it was asked for its state {self.asked} times in {self.begun} epochs")
+            yield index
+
+    def state_dict(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.asked = state["asked"]

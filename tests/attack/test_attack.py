@@ -16,6 +16,9 @@ from scripts import ROOT
 from torch.utils.data import dataloader as torchs
 
 import shmloader
+from shmloader import wrapped_datasets
+from shmloader.resume import all_generators, epochs, notes, seek
+from shmloader.worker import fetch
 from tests.attack import rules
 from tests.attack.corpus import CORPUS
 from tests.attack.draw import draw
@@ -223,6 +226,47 @@ def test_an_error_without_its_text_is_found() -> None:
 
     found = judged(CORPUS["an exception that torch cannot make again"], plant=lose_texts)
     assert found is not None and found.cause == "the error's text is lost: TypeError"
+
+
+def ask_always() -> None:
+    notes.Saving.asked = True
+
+
+def let_errors_end_the_epoch() -> None:
+    notes.Answer.__init__ = lambda self, keeper: setattr(self, "state", keeper.state_dict())  # type: ignore[method-assign,assignment]
+
+
+def forget_generators() -> None:
+    all_generators.AllGenerators.text = lambda self: '{"own": []}'  # type: ignore[method-assign]
+
+
+def take_modules_for_stateful() -> None:
+    def has_both(what: Any) -> bool:
+        return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
+
+    seek.says_where_it_is = fetch.says_where_it_is = has_both  # type: ignore[attr-defined]
+
+
+def meet_errors_of_look_ups() -> None:
+    seek.attribute = epochs.attribute = wrapped_datasets.attribute = getattr  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("a sampler that counts how often it is asked", ask_always),
+        ("a sampler whose state fails", let_errors_end_the_epoch),
+        ("a sampler, resumed in mid-epoch: stub", let_errors_end_the_epoch),
+        ("a sampler, resumed in mid-epoch: numpy's", forget_generators),
+        ("a sampler, resumed in mid-epoch: module", take_modules_for_stateful),
+        ("a stream that is a module", take_modules_for_stateful),
+        ("a sampler, saved all along: unready", meet_errors_of_look_ups),
+        ("a dataset that is not set up", meet_errors_of_look_ups),
+    ],
+)
+def test_what_the_loader_asks_of_users_objects_is_found(name: str, plant: Any) -> None:
+    assert judged(CORPUS[name]) is None
+    assert judged(CORPUS[name], plant=plant) is not None
 
 
 def test_a_sampler_without_end_raises() -> None:

@@ -1,0 +1,228 @@
+"""Continues the order of an epoch's samples from a place in it, without loading a sample.
+It decides how each sampler does that, also with another number of ranks or another batch size; refusals.py decides with
+which samplers a state can be loaded.
+
+torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
+sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
+rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these: from its state at
+the place, or from the one at the epoch's start (NOTE [ Notes ], 2).  Any other sampler starts again, and what was
+delivered is skipped.  That is right only if it gives the same order again.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from shmloader.resume import epochs
+from shmloader.resume.all_generators import drawing_from
+from shmloader.resume.distributed import DistributedSampler
+from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
+from shmloader.resume.seek import DRAWS, KNOWN, chain, has_no_state, inner, is_a, keeps_state
+from shmloader.resume.state import State
+
+
+def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = None) -> Iterator[Any]:
+    """The rest of a loader's sampler, or batch sampler, after a place in an epoch.
+
+    The loader's and the sampler's own generators must be in their state at the epoch's beginning.  The global one is
+    touched only by a first draw that the run that saved the state had not made yet.
+    """
+    parts = chain(sampler)
+    last = parts[-1]
+    left: Iterator[Any]
+    if (keeper := _keeper(sampler, state)) is not None:
+        left = _by_its_state(sampler, keeper, state)
+    elif len(parts) > 2 and is_a(last, DistributedSampler):
+        left = _divided(parts, state)
+    elif not is_a(last, *KNOWN) or len(parts) > 2:
+        left = _drawn_again(sampler, state, loader_generator)
+    elif len(parts) == 2:
+        left = _batched(sampler, _left_of(last, state))
+    else:
+        left = _left_of(last, state)
+    if not state.beyond:
+        return left
+    beyond = frozenset(each[0] for each in state.beyond)
+    return (index for number, index in enumerate(_by_next(left), state.batches) if number not in beyond)
+
+
+def _keeper(sampler: Any, state: State) -> Any:
+    """The sampler of this chain that continues by a state of its own; None: none does."""
+    keeper = keeps_state(sampler)
+    if keeper is None or state.sampler_state is not None:
+        return keeper
+    had_none = state.batches or state.beyond or has_no_state(keeper)
+    return None if had_none else keeper  # it has its state already: NOTE [ Drawn from ]
+
+
+def _by_its_state(sampler: Any, keeper: Any, state: State) -> Iterator[Any]:
+    """The rest of a sampler with a state of its own."""
+    outside = list(itertools.takewhile(lambda part: part is not keeper, chain(sampler)))
+    if state.draws_again:
+        return _drawn_by_its_state(sampler, keeper, outside, state)
+    if state.sampler_state is not None:
+        keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
+    return iter(()) if state.used_up else _in_batches(outside, iter(keeper))
+
+
+def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: State) -> Iterator[Any]:
+    """The rest of a sampler whose state is that of the epoch's start, from which it draws again: NOTE [ Notes ], 2.
+
+    If that state was the one of its end, the first iterator gives nothing, as in NOTE [ Used up ].
+    """
+    assert state.global_generator is not None
+    left: Iterator[Any]
+    count = state.samples // state.ranks if outside else state.batches
+    with drawing_from(state.global_generator, sampler) as generators:
+        keeper.load_state_dict(copy.deepcopy(state.sampler_state))
+        number = state.sampler_epoch
+        if number is not None and epochs.sampler_epoch(sampler) != number:
+            epochs.set_epoch_of_sampler(sampler, number)
+        for _ in range(2):
+            generators.begin()
+            left = _in_batches(outside[1:], iter(keeper))
+            if first := list(map(next, (left,))):
+                left = Left(first, left)
+                break
+            if number is not None:
+                epochs.set_epoch_of_sampler(sampler, number)
+        left = _skipped(left, count)
+    return _batched(outside[0], left) if outside else left
+
+
+def _divided(parts: list[Any], state: State) -> Iterator[Any]:
+    """The rest of the order of our DistributedSampler, which batch samplers inside each other batch.
+
+    The outermost one gets lists, and the state counts these.  Only the last lists of an epoch are not full.
+    """
+    size = math.prod(part.batch_size for part in parts[1:-1])
+    return _in_batches(parts[:-1], parts[-1].after(state.samples * size))
+
+
+def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator | None) -> Iterator[Any]:
+    """The rest of an unknown sampler, or of a batch sampler of a batch sampler, which draws from its beginning again.
+
+    A batch sampler of torch's takes the rest sample by sample (from another batch sampler, list by list), so its batch
+    size may change.
+
+    It draws from the global generator of the epoch's beginning, and then that one gets its present state back.  If the
+    state was saved before the first batch, the run that saved it may not have made the first draw yet.  Then, if the
+    user has restored the global generator, it arrives at its present state before that draw, and moves on with it.
+    """
+    parts, is_expected = chain(sampler), not state.batches
+    with as_global(state.global_generator) as of_global:
+        if len(parts) > 1:  # the batch sampler makes the sampler's iterator in the first draw
+            of_global.stay_if_here(is_expected)
+            left = _batched(sampler, _skipped(_restarted(parts[1], state), state.samples // state.ranks))
+        else:
+            left = _restarted(sampler, state)
+            _draw_base_seed_if_it_follows(state, loader_generator)
+            of_global.stay_if_here(is_expected)
+            left = _skipped(left, state.batches)
+        if state.batches:
+            return left
+        # inside as_global(), because the first draw may draw all of them
+        return Left(list(map(next, (left,))), left)
+
+
+def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generator | None) -> None:
+    """Draw the base seed, if a sampler that has drawn again in its iter() had drawn there before it.
+
+    A resumed epoch takes that seed from the state, and does not draw it.  It is the next draw only if the state is of
+    an iterator of torch's without workers, which made the sampler's iterator first: Generators.were_drawn_from().
+    """
+    now = torch.get_rng_state() if loader_generator is None else loader_generator.get_state()
+    if seed_drawn_from(now) == state.base_seed:
+        draw_a_seed(loader_generator)
+
+
+class Left:
+    """The rest of an iterator of which some were drawn already.
+
+    Attributes:
+        source: the iterator.
+    """
+
+    def __init__(self, drawn: list[Any], source: Iterator[Any]) -> None:
+        self.source = source
+        self._all = itertools.chain(drawn, _by_next(source))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._all)
+
+
+def _in_batches(batch_samplers: list[Any], indices: Iterator[Any]) -> Iterator[Any]:
+    """What batch samplers inside each other, of which the last one batches these samples, make of them."""
+    for part in reversed(batch_samplers):
+        indices = _batched(part, indices)
+    return indices
+
+
+def _batched(sampler: Any, indices: Iterator[Any]) -> Iterator[Any]:
+    """Batches of these samples, as this batch sampler makes them."""
+    batches = copy.copy(sampler)
+    batches.sampler = _Once(indices)
+    return iter(batches)
+
+
+class _Once:
+    """An iterator in a sampler's place."""
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return _by_next(self._indices)  # because torch's BatchSampler calls iter() of what it gets, for each batch
+
+
+def _left_of(last: Any, state: State) -> Iterator[Any]:
+    """The samples of one of torch's samplers, or ours, that this rank has not received."""
+    if is_a(last, DistributedSampler):
+        left: Iterator[Any] = last.after(state.samples)
+        return left
+    return _skipped(iter(_seeded(last, state)), state.samples // state.ranks)
+
+
+def _seeded(last: Any, state: State) -> Any:
+    """A copy of this sampler that draws what it drew in the epoch of this state, without the global generator."""
+    if not is_a(last, *DRAWS) or last.generator is not None:
+        return last
+    alike = copy.copy(last)
+    alike.generator = torch.Generator()
+    if state.sampler_seed is not None:
+        alike.generator.manual_seed(state.sampler_seed)
+    elif state.global_generator is not None:
+        alike.generator.set_state(unpack(state.global_generator))
+    else:
+        return last  # it has not drawn yet
+    return alike
+
+
+def _restarted(sampler: Any, state: State) -> Iterator[Any]:
+    """All that an unknown sampler, or a batch sampler inside another, gives from its beginning."""
+    started = _seeded(inner(sampler), state)
+    for part in reversed(chain(sampler)[:-1]):
+        outer = copy.copy(part)
+        outer.sampler = started
+        started = outer
+    return iter(started)
+
+
+def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
+    collections.deque(itertools.islice(_by_next(indices), count), maxlen=0)
+    return indices
+
+
+def _by_next(indices: Iterator[Any]) -> Iterator[Any]:
+    """The same, without a call of iter(), which starts some samplers again that are their own iterators."""
+    return map(next, itertools.repeat(indices))
