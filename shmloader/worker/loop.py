@@ -293,7 +293,6 @@ class Worker:
         try:
             if self._fresh is not None:
                 dataset.load_state_dict(self._fresh)
-                self._copy.forget()
             self._fresh = state_when_fresh(dataset, left)
             if init_fn is not None:
                 init_fn(self._ring.me)
@@ -305,7 +304,7 @@ class Worker:
             if number is not None and number != self._copy.number:
                 self._copy.set_epoch(number, seed)
             if loads:
-                self._copy.forget()
+                self._copy.forget()  # also for the next epoch, which may load the fresh state
             at_hand = self._look_for(dataset)
             needs = self._needs_torchs_fetcher(at_hand is not None)
             made = theirs(*self._fetching[:4], needs, left, self._ring.fetched)

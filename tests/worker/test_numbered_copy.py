@@ -190,6 +190,15 @@ def test_a_dataset_that_is_there_many_times_is_called_once(persistent: bool) -> 
             assert set(samples(loader)) == {epoch + 1} and part.calls == epoch + 1
 
 
+def test_a_part_that_has_the_number_already_is_not_called() -> None:
+    parts = Counts(), Counts()
+    with shmloader.DataLoader(ConcatDataset(parts), 2, num_workers=1, persistent_workers=True) as loader:
+        parts[0].set_epoch(5)
+        assert samples(loader) == [1] * LENGTH + [0] * LENGTH  # their numbers differ, so tasks have none
+        parts[1].set_epoch(5)
+        assert samples(loader) == [1] * 2 * LENGTH
+
+
 # ----------------------------------------------------------------------------------------- when an index was drawn
 
 
@@ -291,10 +300,21 @@ class Dies(Counts):
         return torch.tensor([self.number, self.calls])
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
-def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(tmp_path: pathlib.Path, method: str) -> None:
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"multiprocessing_context": "fork"},
+        pytest.param({"multiprocessing_context": "forkserver"}, marks=pytest.mark.long),
+        pytest.param({"multiprocessing_context": "spawn", "template": True}, marks=pytest.mark.long),
+    ],
+    ids=label,
+)
+def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(
+    tmp_path: pathlib.Path, start: Any, early: bool
+) -> None:
     dataset = Dies(tmp_path / "died")
-    options: Any = {"multiprocessing_context": method, "on_worker_death": "respawn", "prefetch_factor": 8}
+    options: Any = {"on_worker_death": "respawn", "prefetch_factor": 8, **start}
     with shmloader.DataLoader(dataset, 1, num_workers=1, persistent_workers=True, **options) as loader:
         dataset.set_epoch(5)
         assert {tuple(batch[0].tolist()) for batch in loader} == {(5, 1)}
@@ -303,12 +323,15 @@ def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(tmp_path: pathl
         got = [next(batches) for _ in range(5)]
         while not dataset.mark.exists():
             time.sleep(0.001)
-        dataset.set_epoch(7)  # all of this epoch that is open keeps 6
+        if early:
+            dataset.set_epoch(7)  # what is open keeps 6
         os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
         got += itertools.islice(batches, 3)
         assert [batch[0, 0].item() for batch in got] == [6] * 8
-        # the copy of a fork has all calls of the trainer's dataset, and one more; a pickle has those of the start
-        assert [batch[0, 1].item() for batch in got] == [2] * 5 + [{"fork": 4, "forkserver": 2}[method]] * 3
+        # the copy of a fork has all calls of the trainer's dataset, and perhaps one more; a pickle has the first one
+        forked = 4 if early else 2
+        calls = forked if start["multiprocessing_context"] == "fork" else 2
+        assert [batch[0, 1].item() for batch in got] == [2] * 5 + [calls] * 3
         list(batches)
 
 
