@@ -238,7 +238,8 @@ def test_a_sampler_calls_it(kind: Any, starts: bool, options: Any) -> None:
         {"num_workers": 1, "prefetch_factor": 4},
         {"num_workers": 2, "schedule": "steal"},
         {"num_workers": 2, "chunk_size": 1},
-        {"num_workers": 2, "group_by": lambda index: index % 3},
+        # windows of three batches, of which eight are a round
+        {"num_workers": 1, "prefetch_factor": 3, "group_by": lambda index: index % 3},
         {"num_workers": 2, "persistent_workers": True},
         {"num_workers": 2, "persistent_workers": True, "schedule": "steal"},
     ],
