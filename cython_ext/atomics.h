@@ -30,7 +30,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
  * 40 bits last 12 days at a million batches a second. */
 enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
 
-/* No epoch: set_epoch() is not called. */
+/* Nobody called set_epoch() of the dataset. */
 #define RING_NO_EPOCH INT64_MIN
 
 /* In OPEN, instead of a worker: any worker may claim it. */
@@ -46,7 +46,7 @@ typedef struct {
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
     uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
     uint32_t cell;      /* the cell for the stream's state after the batch; NO_CELL: none */
-    int64_t dataset_epoch; /* for the dataset's set_epoch(), or RING_NO_EPOCH */
+    int64_t dataset_epoch; /* the dataset's from set_epoch() when the index was drawn, or RING_NO_EPOCH */
 } ring_ask;
 
 /* The worker's report, written before ring_publish and read by the trainer once it has loaded READY. */

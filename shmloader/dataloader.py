@@ -488,9 +488,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the epoch that the next `iter()` begins, and call `set_epoch` of the sampler and dataset.
 
-        A worker's copy of the dataset gets it before the first sample of that epoch is made, and never while batches of
-        another one are made, also if workers persist.  The same happens if you call the dataset's own `set_epoch`.
-        torch's Subset, ConcatDataset and other wrappers have none, so it is called on the datasets inside them.
+        A worker's copy of the dataset has it before the first sample of that epoch is made, also if workers persist.
+        The same happens if you call the dataset's own `set_epoch`.  Batches keep the number that the dataset had when
+        their indices were drawn.  So in mid-epoch, only batches that are drawn later get another one; a stream keeps
+        its number to its end.  torch's Subset, ConcatDataset and other wrappers have no `set_epoch`, so it is called on
+        the datasets inside them, once on each.  docs/resume.md has more.
 
         Without it, epochs are counted from 0.  After loading a state, call it with the state's epoch, or not at all.
         With another number, that epoch starts at its beginning, with a RuntimeWarning.

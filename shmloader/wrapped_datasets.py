@@ -13,16 +13,17 @@ from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 from shmloader.attributes import attribute
 
 
-def hearers(dataset: Any) -> Iterator[Any]:
-    """The datasets with a set_epoch(): this one, or those inside torch's wrappers.
+def hearers(dataset: Any) -> list[Any]:
+    """The datasets with a set_epoch(): this one, or those inside torch's wrappers, each once.
 
     The wrappers do not pass set_epoch() on, and only a worker can reach the datasets in its own copy.
     """
     if callable(attribute(dataset, "set_epoch")):
-        yield dataset
-        return
+        return [dataset]
+    found: dict[int, Any] = {}  # a ConcatDataset may have one dataset many times
     for part in _parts(dataset):
-        yield from hearers(part)
+        found |= {id(hearer): hearer for hearer in hearers(part)}
+    return list(found.values())
 
 
 def with_parts(dataset: Any) -> Iterator[Any]:

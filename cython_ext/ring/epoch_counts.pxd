@@ -35,11 +35,15 @@ cdef class EpochCounts:
     cdef public bint asks_next          # the next epoch may begin while this one's last batches are under way
     cdef public bint failed             # it began while another one was the user's, and opening its batches failed
     cdef readonly uint64_t serial       # how many epochs the ring had before this one
-    cdef int64_t dataset_epoch          # for datasets' set_epoch(); RING_NO_EPOCH: none
+    # The number that the dataset has from set_epoch() when the first index is drawn; RING_NO_EPOCH: none.  Then a list of
+    # pairs: from this draw on, it has another number.
+    cdef int64_t dataset_epoch
+    cdef list later
     # the reader's
     cdef readonly Reading reading
 
     cdef bint is_under_way(self) noexcept   # whether a batch was opened and is not taken
+    cdef int64_t number_of(self, uint64_t draw) except? -1      # the dataset's when this index was drawn
     # Whether nothing is left to draw, and all opened batches were handed out.  It is computed, never set.  A closed or
     # interrupted iterator gives no more batches either, but its epoch is not over.
     cdef bint is_over(self) noexcept

@@ -41,7 +41,7 @@ cdef class EpochCounts:
     def __init__(self, bint numbered=False, int workers=0):
         self.reading = Reading(Progress(numbered, workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
-        self.waiting, self.pending = [], {}
+        self.waiting, self.pending, self.later = [], {}, []
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
@@ -63,6 +63,30 @@ cdef class EpochCounts:
     def waits(self) -> bool:
         """Whether an index was drawn and is not opened yet."""
         return self.drawn is not nothing or len(self.waiting) > 0
+
+    # ------------------------------------------------------------------------- the dataset's: NOTE [ Numbers of copies ]
+
+    def dataset_has(self, number) -> None:
+        """From the next draw on, or from the one under way, the dataset has this number from set_epoch(); None: none."""
+        cdef int64_t epoch = RING_NO_EPOCH if number is None else number
+        cdef uint64_t draw = self.opened + <uint64_t>(len(self.waiting) + len(self.pending) + (self.drawn is not nothing))
+        if not draw:
+            self.dataset_epoch = epoch
+            self.later.clear()
+        elif epoch != self.number_of(draw):
+            self.later.append((draw, epoch))
+
+    cdef int64_t number_of(self, uint64_t draw) except? -1:
+        cdef Py_ssize_t k
+        for k in range(len(self.later) - 1, -1, -1):
+            if self.later[k][0] <= draw:
+                return self.later[k][1]
+        return self.dataset_epoch
+
+    def dataset_epoch_of(self, uint64_t draw):
+        """The number that the dataset had when this index was drawn, counted from 0; None: none."""
+        cdef int64_t epoch = self.number_of(draw)
+        return None if epoch == RING_NO_EPOCH else epoch
 
     # ---------------------------------------------------------------------------------------------- without workers
 

@@ -61,7 +61,7 @@ cdef class OpeningSide(Ring):
         Args:
             epoch: counts them.
             batched: whether a task is the indices of a batch; if not, it is one sample's.
-            dataset_epoch: for the datasets' set_epoch(); None: it is not called.
+            dataset_epoch: what the dataset has from set_epoch(), until epoch.dataset_has() names another; None: nothing.
             seed: the epoch's, which bad samples are replaced by.
             drops: whether the epoch before it was begun early, and is dropped: workers undo what they drew for it.
         """
@@ -277,7 +277,8 @@ cdef class OpeningSide(Ring):
         cdef uint32_t cell = self.cell_owners.give()   # check_may_open() has looked: there is one
         entry.ask.payload, entry.ask.seed, entry.ask.row = task.payload, task.seed, task.asked_row
         entry.ask.rows, entry.ask.batch = task.rows, <uint32_t>task.batch
-        entry.ask.epoch, entry.ask.dataset_epoch, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
+        entry.ask.epoch, entry.ask.cell = <uint32_t>epoch.serial, cell
+        entry.ask.dataset_epoch = epoch.number_of(task.batch)
         self.sequences.opened(task.worker, task.payload, task.chunks, task.row, task.rows, task.batch, task.samples,
                               cell, now())
         if self.readers is not None:

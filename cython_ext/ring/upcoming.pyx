@@ -23,14 +23,15 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
 
     Returns:
         For each task: its sequence, the task as claim() gives it, its seed, and the first row of its chunk (None: the
-        task lists its rows).  Tasks of another epoch are left out, because the dataset may not know that epoch yet.
+        task lists its rows).  Tasks of another epoch are left out, and those with another number for the dataset's
+        set_epoch(), because the dataset does not know these yet.
     """
-    cdef uint32_t kind = 0, row, epoch = ring_once_32(&ring.entry[claimed % ring.entries].ask.epoch)
+    cdef uint32_t kind = 0, row
     cdef uint64_t sequence, size = 0
     cdef list found = [], before = None, tasks = []
     cdef ring_entry *entry
     while found != before:      # one pass may miss an earlier one: see lowest()
-        before, found = found, open_for(ring, worker, max(claimed, after), epoch)
+        before, found = found, open_for(ring, worker, max(claimed, after), &ring.entry[claimed % ring.entries])
     for sequence in found[:most]:
         entry = &ring.entry[sequence % ring.entries]
         ring.measure(sequence, &kind, &size)
@@ -40,16 +41,23 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
     return tasks
 
 
-cdef list open_for(Ring ring, int worker, uint64_t after, uint32_t epoch):
-    """The sequences after `after` that are open for a worker in this epoch, as one pass over the entries finds them."""
-    cdef uint64_t word, sequence
+cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
+    """The sequences after `after` that are open for a worker, as one pass over the entries finds them.
+
+    They are of the same epoch as the entry `like`, and have its number for the dataset.
+    """
+    cdef uint32_t epoch = ring_once_32(&like.ask.epoch)
+    cdef uint64_t word, sequence, number = ring_once(<uint64_t *>&like.ask.dataset_epoch)
+    cdef ring_entry *entry
     cdef list found = []
     cdef int k
     for k in range(ring.entries):
-        word = ring_load(&ring.entry[k])
+        entry = &ring.entry[k]
+        word = ring_load(entry)
         sequence = ring_seq(word)
         if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>worker and sequence > after
-                and sequence % ring.entries == <uint64_t>k and ring_once_32(&ring.entry[k].ask.epoch) == epoch):
+                and sequence % ring.entries == <uint64_t>k and ring_once_32(&entry.ask.epoch) == epoch
+                and ring_once(<uint64_t *>&entry.ask.dataset_epoch) == number):
             found.append(sequence)
     found.sort()
     return found

@@ -210,7 +210,7 @@ cdef class WorkerSide(Ring):
 
     @property
     def dataset_epoch(self):
-        """The epoch to call the dataset's set_epoch() with for the batch that is claimed; None: it is not called."""
+        """The number that the dataset had when the claimed batch's index was drawn; None: none."""
         cdef int64_t epoch = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.dataset_epoch)
         return None if epoch == RING_NO_EPOCH else epoch
 

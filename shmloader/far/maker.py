@@ -110,6 +110,7 @@ class Maker:
             random_states.restore(states)
         if ask.epoch != self._epoch:
             self._begin(ask)
+        ring.current.dataset_has(_number_in(ask))
         ring.open(self._me, read_task(task), ask.seed)
         self._worker.make(self._side.claim())
         lease = ring.lend()
@@ -150,7 +151,7 @@ class Maker:
         A worker compares an epoch's number with the one before.  If it was asked for nothing in some epochs, they are
         counted here as well.
         """
-        epoch = None if ask.dataset_epoch == NO_EPOCH else ask.dataset_epoch
+        epoch = _number_in(ask)
         steps = 1 if self._epoch < 0 else max(1, ask.epoch - self._epoch)
         for _ in range(min(steps, 2)):
             self.ring.begin_epoch(EpochCounts(), self._batched, epoch, ask.epoch_seed, bool(ask.drops))
@@ -165,6 +166,11 @@ class Maker:
         _torch.set_worker_info(None)
         default_collate_fn_map.clear()
         default_collate_fn_map.update(self._entries)
+
+
+def _number_in(ask: Ask) -> int | None:
+    """The number that the trainer's dataset had when the index was drawn; None: none."""
+    return None if ask.dataset_epoch == NO_EPOCH else ask.dataset_epoch
 
 
 class _Voice:

@@ -58,6 +58,7 @@ class Epoch(EpochCounts):
         loads, from_loaded: How often a state had been loaded when it began, and whether it began from such a state.
         batch_size: The samples of each batch but the last; 0 if it is not known.
         length: The dataset's length when it began, if the dataset has a set_epoch(), which may change it.
+        follows: Whether dataset_epoch_of() has the dataset's number for each batch.
     """
 
     source: Source | None
@@ -90,6 +91,7 @@ class Epoch(EpochCounts):
         self.from_loaded = False
         self.batch_size = 0
         self.length: int | None = None
+        self.follows = False
 
     @property
     def ended(self) -> bool:
@@ -106,6 +108,8 @@ class Epoch(EpochCounts):
         source = self.source
         draws = self._about_to_draw(loader, must) if source is None else source.state(self.delivered.batches, must)
         state = self.fixed | draws
+        if self.follows:
+            state["dataset_epoch"] = self.dataset_epoch_of(self.delivered.batches)
         state["batches"], state["samples"], state["beyond"] = self._got()
         if self.states is not None:
             state["streams"], state["latest"] = iterables.states(

@@ -2,19 +2,21 @@
 
 The dataset in the trainer and its copies in the workers are different objects.  A `set_epoch(e)` of the trainer's
 dataset does not reach the copies, so persistent workers would stay in the epoch in which they started.  Therefore
-the loader's constructor wraps `set_epoch` of the dataset's class, so that every call is recorded here.  iter() reads
-the record, and each task carries the epoch of its batch.
+the loader's constructor wraps `set_epoch` of the dataset's class, so that every call is recorded here.  Each task
+carries the number that the dataset had when the task's index was drawn, and each copy comes to its worker with the
+number that it has: NOTE [ Numbers of copies ] in worker/numbered_copy.py.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+import os
 import types
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, Sampler
 
@@ -24,10 +26,15 @@ from shmloader.resume.seek import within
 from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import hearers
 
+if TYPE_CHECKING:
+    from shmloader.core.epoch_counts import EpochCounts  # off Linux there is none
+
 MOST = (1 << 63) - 1  # a task has 64 bits for an epoch
 
 _epochs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, because a dataset may define its own == and hash
 _heard: weakref.WeakSet[type] = weakref.WeakSet()
+_following: weakref.WeakKeyDictionary[EpochCounts, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+os.register_at_fork(after_in_child=_following.clear)  # a copy's calls are no calls of the trainer's
 
 
 def listen(dataset: Any) -> None:
@@ -68,6 +75,24 @@ def note(dataset: Any, *epoch: Any) -> None:
     except TypeError:
         return
     _epochs[key] = alive, int(epoch[0])
+    for follower, of in list(_following.items()):
+        if (followed := of()) is not None:
+            follower.dataset_has(dataset_epoch(followed))
+
+
+def follow(epoch: EpochCounts, dataset: Any) -> bool:
+    """From now on, tell an epoch which number its dataset has from set_epoch(); false if the dataset has none.
+
+    A sampler may call set_epoch() while it is asked for an index, and its user between two batches.
+    """
+    if not hearers(dataset):
+        return False
+    try:
+        _following[epoch] = weakref.ref(dataset)
+    except TypeError:
+        return False
+    epoch.dataset_has(dataset_epoch(dataset))
+    return True
 
 
 def dataset_epoch(dataset: Any) -> int | None:
@@ -79,6 +104,33 @@ def dataset_epoch(dataset: Any) -> int | None:
 def _own_epoch(dataset: Any) -> int | None:
     alive, epoch = _epochs.get(id(dataset), (None, None))
     return epoch if alive is not None and alive() is dataset else None
+
+
+class Numbers:
+    """The number that each dataset with a set_epoch() inside a dataset has in this process.
+
+    It goes to a worker beside the dataset.  In a forked worker it gives the numbers of the fork, and a pickle of it has
+    those of the moment at which the dataset is pickled.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __call__(self) -> list[int | None]:
+        return [_own_epoch(hearer) for hearer in hearers(self._dataset)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pickled, (self(),)
+
+
+class Pickled:
+    """Numbers that came with a pickle."""
+
+    def __init__(self, numbers: list[int | None]) -> None:
+        self._numbers = numbers
+
+    def __call__(self) -> list[int | None]:
+        return self._numbers
 
 
 def set_epoch(dataset: Any, epoch: int) -> None:

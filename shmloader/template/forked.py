@@ -25,7 +25,8 @@ from shmloader.template.surroundings import Surroundings
 if TYPE_CHECKING:
     from shmloader.template.running import Running
 
-SHARED = ("dataset", "collate_fn", "init_fn")  # the template unpickles these; the rest may change from epoch to epoch
+# The template unpickles these.  The rest may change from epoch to epoch.
+SHARED = ("dataset", "collate_fn", "init_fn", "numbers")
 ANSWERED = 2.0  # seconds without interrupts while a fork runs; an interrupt would leave a worker that nobody knows
 REAPED = 0.5  # seconds that the template may take to reap a worker and to report how it ended
 

@@ -162,7 +162,7 @@ def _shared(parcel: Parcel) -> dict[str, Any]:
 
 
 def _functions(parcel: Parcel) -> tuple[int, ...]:
-    return tuple(id(parcel[name]) for name in SHARED if name != "dataset")
+    return tuple(id(parcel[name]) for name in SHARED if name not in ("dataset", "numbers"))
 
 
 def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:

@@ -14,7 +14,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
 from shmloader.resume.drawn_from import watch_of
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import dataset_epoch, listen
+from shmloader.resume.epochs import dataset_epoch, follow, length_of, listen
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
 from shmloader.resume.source import Source
@@ -24,6 +24,7 @@ from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.schedule import Schedule
 from shmloader.trainer.seeds import sample_seed, seed_of
 from shmloader.trainer.step import ConductorSide
+from shmloader.worker.random_states import mix
 
 if TYPE_CHECKING:
     from shmloader.trainer.iterator import RingIterator
@@ -69,6 +70,11 @@ class Conductor(ConductorSide):
         self.base_seed: int = iterator._base_seed
         self._served = served
 
+    @property
+    def seed(self) -> int:
+        """The seed of the epoch that begins, or has begun, last."""
+        return mix(self.base_seed, self._served)
+
     # ----------------------------------------------------------------------------------------- the user's next epoch
 
     def begin(self, first: bool) -> None:
@@ -108,6 +114,7 @@ class Conductor(ConductorSide):
             epoch.states = self._states_weakly()
         self._give(epoch, source)
         ring.begin_epoch(epoch, self._batched, dataset_epoch(self._dataset), epoch.seed, drops)
+        self._follow(epoch)
         if self._tally is not None:
             self._tally.begin()
 
@@ -115,7 +122,14 @@ class Conductor(ConductorSide):
         """Record that the first batches of the epoch are open, so that it is under way."""
         epoch = self._ring.current
         assert isinstance(epoch, Epoch)
+        if epoch.follows:  # because the sampler may have called set_epoch() for them
+            epoch.fixed["dataset_epoch"], epoch.length = dataset_epoch(self._dataset), length_of(self._dataset)
         self._place.begin(epoch)
+
+    def _follow(self, epoch: Epoch) -> None:
+        """Have the tasks of this epoch follow the dataset.  A stream has the number of its iter() to its end."""
+        if not self._streams:
+            epoch.follows = follow(epoch, self._dataset)
 
     def _give(self, epoch: Epoch, source: Source) -> None:
         epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
@@ -203,4 +217,5 @@ class Conductor(ConductorSide):
             self._served += 1
             if self._tally is not None:
                 self._tally.begin()
+            self._follow(epoch)
             self._place.turn(epoch)

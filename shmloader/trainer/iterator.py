@@ -71,7 +71,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
-from shmloader.resume.epochs import dataset_epoch
+from shmloader.resume.epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
@@ -217,7 +217,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "seeds_samples": self._schedule.seeds_samples,
                 "persists": loader.persistent_workers,
                 "stride": self._schedule.stride,
-                "dataset_epoch": dataset_epoch(self._dataset),
+                "numbers": Numbers(self._dataset),
+                "dataset_epoch": dataset_epoch(self._dataset) if self._streams else None,
+                "epoch_seed": self._conductor.seed,
                 "left": self._left,
                 "look_ahead": options.look_ahead,
                 "worker_threads": options.worker_threads,

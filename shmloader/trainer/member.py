@@ -23,7 +23,7 @@ from shmloader.trainer.later_code import is_of_script
 from shmloader.trainer.shared_workers import SharedWorkers
 from shmloader.trainer.watch import runs
 from shmloader.trainer.worker_set import PATIENCE, WorkerSet
-from shmloader.worker.crew_loop import SHARED
+from shmloader.worker.crew_loop import INHERITED
 
 
 class Member(WorkerSet):
@@ -124,7 +124,7 @@ class Member(WorkerSet):
             raise RuntimeError(CREW_CLOSED)
 
     def _hand_over(self, inherits: bool) -> HandedOver:
-        given = {name: part for name, part in self._given.items() if not (inherits and name in SHARED)}
+        given = {name: part for name, part in self._given.items() if not (inherits and name in INHERITED)}
         try:
             return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given, notes=is_of_script)
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:

@@ -65,6 +65,7 @@ from shmloader.attributes import attribute
 from shmloader.core.board import Board
 from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
+from shmloader.resume.epochs import Numbers
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
 from shmloader.system.by_identity import ByIdentity
@@ -83,7 +84,7 @@ from shmloader.trainer.messages import Messages
 from shmloader.trainer.open_files import warn_of_open_files
 from shmloader.trainer.watch import runs
 from shmloader.trainer.worker_set import WorkerSet
-from shmloader.worker.crew_loop import SHARED, work_in_crew
+from shmloader.worker.crew_loop import INHERITED, SHARED, work_in_crew
 
 MOST_WORKERS = 0xFFFF
 
@@ -213,13 +214,13 @@ class SharedWorkers(WorkerSet):
 
     def _inheritance(self) -> Parcel:
         """The objects that workers forked now inherit: those of the living loaders with persistent workers."""
-        given: dict[str, dict[int, Any]] = {name: {} for name in SHARED}
+        given: dict[str, dict[int, Any]] = {name: {} for name in INHERITED}
         method = getattr(self._context, "get_start_method", str)()
         if method in ("fork", "template"):
             for loader, number in self._loaders.items():
                 if loader.persistent_workers:
-                    parts = loader.dataset, loader.collate_fn, loader.worker_init_fn
-                    for name, part in zip(SHARED, parts, strict=True):
+                    parts = loader.dataset, loader.collate_fn, loader.worker_init_fn, Numbers(loader.dataset)
+                    for name, part in zip(INHERITED, parts, strict=True):
                         given[name][number] = part
         return Parcel(given)
 

@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch, replaced
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import set_epoch_again
+from shmloader.resume.epochs import follow, set_epoch_again
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import has_no_state, is_known, keeps_state, ranks_of, sampler_of
 from shmloader.resume.source import Generators, Source
@@ -81,6 +81,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
         return returned
+    epoch.follows = follow(epoch, loader.dataset)
     if base_seed is not None and start is None and first.before is not None:
         first.draw_again()
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop, first.before)

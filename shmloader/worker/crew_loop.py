@@ -36,6 +36,7 @@ from shmloader.worker.sample_generators import AT_HAND
 JOIN, PART = 1, 2  # kinds of messages; 0: the message was lost on the way
 COLLECT_EVERY = 8  # after this many loaders with frozen datasets have parted: see _CrewLoop._collect()
 SHARED = ("dataset", "collate_fn", "init_fn")  # a loader's arguments that a worker may have had since its start
+INHERITED = (*SHARED, "numbers")  # with those that such a dataset has
 
 
 def work_in_crew(
@@ -55,8 +56,8 @@ def work_in_crew(
         spin: Whether it may pause on its core before it sleeps.
         paper: Where to write its stack when the trainer asks.
         outlives: Whether it survives signals to its group: NOTE [ Group signals ].
-        arguments: For each name in SHARED, a dict with the arguments of the loaders that existed at the start, by the
-            loader's number.
+        arguments: For each name in INHERITED, a dict with the arguments of the loaders that existed at the start, by
+            the loader's number.
     """
     begin(segment.trainer, outlives)
     _torch.set_worker_signal_handlers()
@@ -221,7 +222,7 @@ class _CrewLoop:
         """
         if token < 0:
             return {}
-        return {name: self._inherited[name].pop(token) for name in SHARED}
+        return {name: self._inherited[name].pop(token) for name in INHERITED}
 
     def _part(self, number: int) -> Callable[[], Any] | None:
         """Stop serving a ring, because it is about to be closed; returns the seat's `frozen_dataset`."""

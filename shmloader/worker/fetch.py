@@ -135,16 +135,21 @@ def state_at_first(left: Left) -> bytes:
 
 
 def restore(dataset: Any, left: Left | None) -> None:
-    """Load a stream's state: before its iter(), or instead of it if the stream has ended.
+    """Load a stream's state: before its iter(), or instead of it if the stream has ended."""
+    if is_restored(dataset, left):
+        assert left is not None
+        dataset.load_state_dict(left.state["dataset"])
+
+
+def is_restored(dataset: Any, left: Left | None) -> bool:
+    """Whether restore() loads a state.
 
     Between two epochs a stream with a set_epoch() gets no state, because set_epoch() starts its next epoch.  The state
     would be that of its end, and after loading it some streams (Hugging Face's) give nothing in any later epoch.
     """
     if left is None or left.state is None or left.state["dataset"] is None:
-        return
-    if (left.ended or not left.begun) and any(hearers(dataset)):
-        return
-    dataset.load_state_dict(left.state["dataset"])
+        return False
+    return (left.begun and not left.ended) or not hearers(dataset)
 
 
 def state_when_fresh(dataset: Any, left: Left | None) -> Any:
@@ -156,7 +161,7 @@ def state_when_fresh(dataset: Any, left: Left | None) -> Any:
     if left is None or left.ended or not left.begun or left.state is None or left.state["dataset"] is None:
         return None
     with contextlib.suppress(Exception):  # it may have no state before its first iter()
-        return dataset.state_dict() if any(hearers(dataset)) else None
+        return dataset.state_dict() if hearers(dataset) else None
     return None
 
 

@@ -36,14 +36,14 @@ from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import error_as_state, write_instead
-from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_first, state_when_fresh
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored, state_at_first, state_when_fresh
 from shmloader.worker.look_ahead import LookAhead, prefetching
+from shmloader.worker.numbered_copy import NumberedCopy
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.worker.runners import Runner
 from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
 from shmloader.worker.state_costs import StateCosts
 from shmloader.worker.their_fetcher import TheirStream, theirs
-from shmloader.wrapped_datasets import hearers
 
 Seed = Callable[[Any, int, Any, int], Any]  # a function of random_states.py that seeds a task
 
@@ -99,7 +99,9 @@ class Worker:
         num_workers: how many there are.
         seeds_samples: whether each sample is seeded (random_states.py).
         left: the place from which each worker's stream continues in the first epoch; None: its beginning.
-        dataset_epoch: the last one that the trainer's dataset got by set_epoch(); None: none.
+        dataset_epoch: for a stream, the number of its first epoch from set_epoch(); None: none.
+        numbers: those that the dataset has here: NumberedCopy.
+        epoch_seed: the seed of the first epoch.
         look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
         worker_threads: in how many threads samples are made (side_by_side.py); None: in none.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
@@ -129,6 +131,8 @@ class Worker:
         worker_threads: int | None,
         pool: Any = None,
         watches_states: bool = False,
+        numbers: Callable[[], list[int | None]] = list,
+        epoch_seed: int = 0,
     ) -> None:
         self._segment = segment
         self._ring = ring
@@ -162,9 +166,9 @@ class Worker:
         self._left: Left | None = None
         self._fresh: Any = None  # a stream's state from before it was restored; its next epoch needs it
         self._state_at_end: bytes | None = None  # the stream's
-        self._dataset_epoch: int | None = None
+        self._copy = NumberedCopy(dataset, numbers)
         self._looks: Looks | None = None
-        self._begin(dataset_epoch, init_fn, None if left is None else left[ring.me])
+        self._begin(dataset_epoch, epoch_seed, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
         """Set what the user's code finds in a worker of torch's."""
@@ -240,12 +244,13 @@ class Worker:
         if ring.epoch != self._epoch:
             if self._keeps_before:
                 self._undo_what_was_drawn()
-            # a worker that replaces a dead one has begun the epoch in __init__, if no set_epoch() came since
-            if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
-                self._begin(ring.dataset_epoch)
+            if self._epoch is not None:  # otherwise it has begun in __init__
+                self._begin(ring.dataset_epoch, ring.epoch_seed)
             self._epoch = ring.epoch
             if self._skips is not None:
                 self._skips.begin(ring.epoch_seed)
+        if (number := ring.dataset_epoch) is not None and number != self._copy.number:
+            self._follow(number)
         task, rows = read_listed(written) if ring.listed else (read_task(written), None)
         self._writer.begin(len(task) if ring.rows else 0, rows)
         if ring.rows:
@@ -277,12 +282,13 @@ class Worker:
         self._before = random_states.states()
 
     def _begin(
-        self, dataset_epoch: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None
+        self, number: int | None, seed: int, init_fn: Callable[[int], Any] | None = None, left: Left | None = None
     ) -> None:
         """Begin the first epoch, or another one with persistent workers.  Streams start again.
 
         Args:
-            dataset_epoch: for the dataset's set_epoch(); None: it is not called.
+            number: which the dataset must have from set_epoch(); None: any.
+            seed: of the epoch.
             init_fn: the loader's `worker_init_fn`.
             left: the place from which a stream continues; None: its beginning.
         """
@@ -299,16 +305,28 @@ class Worker:
                 init_fn(self._ring.me)
             if self._looks is None and self._segment.sheet is not None:
                 self._looks = Looks(self._segment.sheet, self._ring.me)
-            if dataset_epoch is not None:
-                self._dataset_epoch = dataset_epoch
-                for hearer in hearers(dataset):
-                    hearer.set_epoch(dataset_epoch)
+            loads = self._streams and is_restored(dataset, left)
+            if loads:
+                self._copy.forget()
+            if number is not None and number != self._copy.number:
+                self._copy.set_epoch(number, seed)
+            if loads:
+                self._copy.forget()  # also for the next epoch, which may load the fresh state
             at_hand = self._look_for(dataset)
             needs = self._needs_torchs_fetcher(at_hand is not None)
             made = theirs(*self._fetching[:4], needs, left, self._ring.fetched)
             if made is None:
                 made = fetch_from(*self._fetching, left, self._ring.fetched, self._default, at_hand)
             self._fetch = made
+        except Exception:
+            self._ahead, self._fetch, self._error = [], None, caught(self._where)
+
+    def _follow(self, number: int) -> None:
+        """Have the dataset follow the trainer's within an epoch.  A stream does not: NOTE [ Numbers of copies ]."""
+        if self._streams or self._fetch is None:
+            return
+        try:
+            self._copy.set_epoch(number, self._ring.epoch_seed)
         except Exception:
             self._ahead, self._fetch, self._error = [], None, caught(self._where)
 

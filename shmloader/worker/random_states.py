@@ -74,6 +74,14 @@ def untouched() -> Iterator[None]:
         torch.set_rng_state(of_torch)
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the generators as for a sample, and restore them at the end."""
+    with untouched():
+        _seed(seed)
+        yield
+
+
 def mix(seed: int, number: int) -> int:
     """A seed of 64 bits for the `number`-th of those that share `seed`.
 

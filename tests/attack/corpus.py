@@ -6,9 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from tests.attack.datasets import OF_EPOCH
 from tests.attack.hooks import HOOKS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import DISTRIBUTED, OTHERS
+from tests.attack.samplers import CALLING, DISTRIBUTED, OTHERS
 
 BEGIN, REST, SAVE, RESUME = Do("begin"), Do("rest"), Do("save"), Do("resume")
 
@@ -40,6 +41,12 @@ def _in_another_order(what: str, order: str) -> Program:
     """An epoch that is to go on with a sampler that gives another order."""
     actions = (BEGIN, Do("take", 1), SAVE, Do("resume", what=what), BEGIN, REST)
     return Program(data=Data(length=23), order=Order(order, ranks=2), actions=actions)
+
+
+def _numbered(kind: str) -> tuple[Do, ...]:
+    """Two epochs with numbers of their own."""
+    attribute = (Do("set attribute", 3),) if "attribute" in kind else ()
+    return (Do("set epoch", 0), *attribute, BEGIN, REST, Do("set epoch", 1), BEGIN, REST)
 
 
 def _of(data: Data, actions: tuple[Do, ...], order: str = "in order", batch_size: int = 2, **options: Any) -> Program:
@@ -126,6 +133,27 @@ CORPUS: dict[str, Program] = {
     "a stream tries again what it raised": _of(
         Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
     ),
+    **{
+        f"set_epoch in fresh workers: {kind}": _of(
+            Data(kind, 12, noise="random" if "seeds" in kind else ""), _numbered(kind), num_workers=2
+        )
+        for kind in OF_EPOCH
+    },
+    **{
+        f"set_epoch in workers that persist: {kind}": _of(
+            Data(kind, 12, noise="numpy" if "seeds" in kind else ""),
+            (Do("set epoch", 0), BEGIN, REST, BEGIN, REST, Do("set epoch", 2), BEGIN, REST),
+            num_workers=1,
+            persistent_workers=True,
+        )
+        for kind in ("rows of epoch", "rows whose epoch counts", "rows whose epoch seeds")
+    },
+    **{
+        f"a sampler {order}, {schedule}": _of(
+            Data("rows of epoch", 12), (BEGIN, REST, BEGIN, REST), order, num_workers=2, schedule=schedule
+        )
+        for order, schedule in itertools.product(CALLING, ("round_robin", "steal"))
+    },
     "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
     "a generator is sent to the workers": _of(
         Data("rows with generator"), (BEGIN, REST), num_workers=1, multiprocessing_context="forkserver"

@@ -229,6 +229,53 @@ class RowsUnready(Rows):
     set_epoch = thread_safe = aclose = __place__ = row_spec = state_dict = property(_raise)
 
 
+class RowsWhoseEpochCounts(Rows):
+    """A map-style dataset that counts in place how often set_epoch() was called."""
+
+    calls = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.calls += 1
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(i + self.calls * self.length)
+
+
+class RowsWhoseEpochShuffles(Rows):
+    """A map-style dataset that shuffles its samples in place."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.order = list(range(self.length))
+
+    def set_epoch(self, epoch: int) -> None:
+        random.shuffle(self.order)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(self.order[i])
+
+
+class RowsWhoseEpochSeeds(Rows):
+    """A map-style dataset that seeds the generators, as many public ones do."""
+
+    def set_epoch(self, epoch: int) -> None:
+        random.seed(epoch)
+        numpy.random.seed(epoch)
+        torch.manual_seed(epoch)
+
+
+class RowsWithEpochsAttribute(Rows):
+    """A map-style dataset with an attribute that the user sets after set_epoch(), which resets it."""
+
+    attribute = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.attribute = 0
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(i + self.attribute * self.length)
+
+
 class RowsWithGenerator(Rows):
     """A map-style dataset that holds a generator, which must reach the workers that do not inherit it."""
 
@@ -345,7 +392,27 @@ class StreamOfEpoch(Stream):
         self.start = state
 
 
+class StreamWhoseEpochCounts(Stream):
+    """A stream that counts in place how often set_epoch() was called."""
+
+    calls = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.calls += 1
+
+    def sample(self, i: int) -> Any:
+        return super().sample(i + self.calls * self.length)
+
+
+OF_EPOCH: dict[str, type] = {
+    "rows whose epoch counts": RowsWhoseEpochCounts,
+    "rows whose epoch shuffles": RowsWhoseEpochShuffles,
+    "rows whose epoch seeds": RowsWhoseEpochSeeds,
+    "rows with an epoch's attribute": RowsWithEpochsAttribute,
+    "stream whose epoch counts": StreamWhoseEpochCounts,
+}
 KINDS: dict[str, type] = {
+    **OF_EPOCH,
     "rows": Rows,
     "rows of epoch": RowsOfEpoch,
     "rows unready": RowsUnready,

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.attack import rules
-from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, NOISE
+from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, NOISE, OF_EPOCH
 from tests.attack.hooks import FETCHERS, ITERATORS, LOADER
 from tests.attack.loaders import LOADERS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import ASKED, DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
+from tests.attack.samplers import ASKED, CALLING, DISTRIBUTED, ONE_BY_ONE, ORDERS, OTHERS
 from tests.attack.twin import OURS_ALONE
 
 
@@ -30,7 +30,7 @@ def _some(drawn: random.Random, share: float, values: Sequence[Any], unless: Any
 
 
 def _program(drawn: random.Random) -> Program:
-    kind = drawn.choice([*KINDS, "rows", "rows", "stream with state"])
+    kind = drawn.choice([*(kind for kind in KINDS if kind not in OF_EPOCH), "rows", "rows", "stream with state"])
     kind = "rows" if kind == "rows with generator" else kind
     stream = kind.startswith("stream")
     length = drawn.choice([0, 1, 5, 6, 7, 8, 9, 12, 13, 24])
@@ -53,6 +53,7 @@ def _program(drawn: random.Random) -> Program:
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
     scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs, _saving, _saving]
+    scenes += [_with_set_epoch]
     scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
@@ -295,6 +296,29 @@ def _saving(drawn: random.Random, program: Program) -> Program:
         actions = [do for do in actions if do.verb != "resume" and (do is not SAVE or order.kind == "failing state")]
         actions = [do for k, do in enumerate(actions) if do is not BEGIN or k == 0 or actions[k - 1] is REST]
     return replace(program, actions=(*actions, *(() if actions[-1] is REST else (BEGIN, REST)), BEGIN, REST))
+
+
+def _with_set_epoch(drawn: random.Random, program: Program) -> Program:
+    """A set_epoch() that counts, shuffles, seeds or resets an attribute, or that a sampler calls."""
+    kind = drawn.choice([*OF_EPOCH, "rows of epoch", "rows whose epoch counts"])
+    if kind.startswith("stream"):
+        program = _streaming(program, kind, drawn.choice([6, 8, 13, 24]))
+    calls = kind in ("rows of epoch", "rows whose epoch counts") and drawn.random() < 0.5
+    noise = drawn.choice([*NOISE]) if kind == "rows whose epoch seeds" else ""
+    form = "number" if program.data.form in NEED_COLLATE else program.data.form
+    data = Data(kind, drawn.choice([6, 8, 13, 24]), form, noise)
+    order = Order(drawn.choice(CALLING) if calls else _some(drawn, 0.3, ["shuffle", "list"], "in order"))
+    order = Order() if kind.startswith("stream") else order
+    program = replace(program, data=data, order=order, batch_size=program.batch_size or 2, loader="", shm="")
+    program = program.with_options(**dict.fromkeys(("on_bad_sample", "max_bad_samples")))
+    if noise:
+        program = program.with_options(**dict.fromkeys(("schedule", "sample_seeds", "chunk_size")))
+    actions: list[Do] = []
+    for number in range(drawn.choice([2, 3])):
+        actions += [] if calls or drawn.random() < 0.2 else [Do("set epoch", _some(drawn, 0.2, range(4), number))]
+        actions += [Do("set attribute", number + 1)] if kind == "rows with an epoch's attribute" else []
+        actions += [BEGIN, *_some(drawn, 0.2, [[Do("take", 1)]], []), REST]
+    return replace(program, actions=tuple(actions))
 
 
 def _sent_to_workers(drawn: random.Random, program: Program) -> Program:

@@ -17,7 +17,7 @@ from tests.attack.rules import WITHOUT_PLACE, fails_to_save, leaves_ring, replac
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
 from tests.attack.samplers import OTHERS, WITHOUT_STATE
 from tests.attack.source import OURS, compiled
-from tests.attack.twin import raises_elsewhere, twin
+from tests.attack.twin import is_followed, raises_elsewhere, twin
 from tests.scripts import own_shm
 
 
@@ -322,6 +322,8 @@ def _draws_alike(program: Program) -> bool:
         return False
     if any(map(program.resumes, ("workers", "generator", "ranks"))):
         return False
+    if program.get("persistent_workers") and is_followed(program):
+        return False  # workers that persist keep one base seed, and without workers each epoch draws one
     if "generator" in program.order.kind and _ends_resumed(program):
         return False  # a state that is loaded takes effect at the next iter()
     return program.order.kind != "raising" and not (program.workers == 0 and program.data.noise)

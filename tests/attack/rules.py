@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from tests.attack.datasets import NEED_COLLATE
+import itertools
+
+from tests.attack.datasets import NEED_COLLATE, OF_EPOCH
 from tests.attack.hooks import FETCHERS, ITERATORS
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.samplers import DISTRIBUTED, DRAWS, IN_BATCHES, ONE_BY_ONE, OTHERS, STATEFUL, WITHOUT_STATE
-from tests.attack.twin import OURS_ALONE, is_compared_with_ours, raises_elsewhere, seeds_samples
+from tests.attack.samplers import (
+    CALLING,
+    DISTRIBUTED,
+    DRAWS,
+    IN_BATCHES,
+    ONE_BY_ONE,
+    OTHERS,
+    STATEFUL,
+    WITHOUT_STATE,
+)
+from tests.attack.twin import OURS_ALONE, is_compared_with_ours, is_followed, raises_elsewhere, seeds_samples
 
 WITHOUT_PLACE = ("stream", "stream module")  # they are read again after a resume
 OF_STREAMS = (
     *(*WITHOUT_PLACE, "stream with state", "stream whose iterator has state", "stream of epoch"),
-    "stream with failing state",
+    *("stream with failing state", "stream whose epoch counts"),
 )
 COUNT = ("stream with state", "stream of epoch")  # their places are their own, and not their iterators'
 CHANGES_OF = {
@@ -29,7 +40,7 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    parts = (_options, _samples, _states, _ranks, _loader, _hooks, _actions)
+    parts = (_options, _samples, _states, _ranks, _loader, _hooks, _epochs, _actions)
     return next((why for part in parts if (why := part(program))), None)
 
 
@@ -141,12 +152,46 @@ def _hooks(program: Program) -> str | None:
     return None
 
 
+def _epochs(program: Program) -> str | None:
+    """Whether it can be said what a dataset's set_epoch() does: without workers, and in torch's workers."""
+    data, get = program.data, program.get
+    calls = program.order.kind in CALLING
+    sets = [do for do in program.actions if do.verb in ("set epoch", "begin")]
+    if program.does("set attribute") and (data.kind != "rows with an epoch's attribute" or get("persistent_workers")):
+        return "no attribute, or workers that have no copy of it"
+    if data.kind in OF_EPOCH and program.does("resume", "copy", "pickle"):
+        return "after a resume only what follows from the number is promised"
+    if calls and data.kind not in ("rows of epoch", "rows whose epoch counts"):
+        return "nothing to call"
+    if program.order.kind == "calls set_epoch twice" and data.kind != "rows of epoch":
+        return "a worker whose first sample has the second number does not count the first"
+    if calls and (program.does("set epoch", "resume", "start", "nest", "copy", "pickle") or get("prefetch_epochs")):
+        return "which of two numbers is the last, or how often the sampler was asked"
+    if data.kind == "rows whose epoch seeds" and (seeds_samples(program) or get("on_bad_sample")):
+        return "its own seeds are not those of its samples"
+    if not is_followed(program):
+        return None
+    if data.noise or data.habit or program.loader or program.does("hook", "resume") or get("on_bad_sample"):
+        return "the twin has no workers"
+    if get("persistent_workers") and data.kind not in ("rows of epoch", "rows whose epoch counts"):
+        return "torch's workers that persist do not learn the epoch"
+    if get("persistent_workers") and program.order.kind in (*DRAWS, "raising", "odd batches"):
+        return "the twin has no workers, and draws a base seed for each epoch"
+    if data.kind == "rows whose epoch counts" and get("persistent_workers"):
+        if program.workers > 1 or get("prefetch_epochs"):
+            return "a worker that makes nothing in an epoch does not count it"
+        if any(one.verb == other.verb == "set epoch" for one, other in itertools.pairwise(sets)):
+            return "nothing is made between two numbers"
+        numbers = [do.count for do in sets if do.verb == "set epoch"]
+        if any(one == other for one, other in itertools.pairwise(numbers)):
+            return "two calls with one number are one"
+    return None
+
+
 def _samples(program: Program) -> str | None:
     data, get = program.data, program.get
     if data.form in NEED_COLLATE and program.collate != "as_list" and program.batch_size is not None:
         return "default_collate cannot stack these"
-    if data.kind in ("rows of epoch", "stream of epoch") and get("persistent_workers"):
-        return "torch's workers that persist do not learn the epoch"
     if data.noise and (get("chunk_size") and not seeds_samples(program)):
         return "draws depend on the chunks"
     if data.noise and get("in_order") is False:
@@ -287,6 +332,8 @@ def _actions(program: Program) -> str | None:
             or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"
+        elif verb == "set attribute" and (midway or fresh or started):
+            return "workers have their copy"
         elif verb in ("hook", "unhook") and (midway or started or saved or (persistent and was_begun)):
             return "workers keep what they have inherited, and a crash puts back what was replaced"
         elif verb == "change":

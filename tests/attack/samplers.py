@@ -47,7 +47,10 @@ ORDERS: dict[str, str] = {
     "unready": "sampler=samplers.Unready({length})",
     "failing state": "sampler=samplers.FailingState({length})",
     "counting": "sampler=samplers.Counting({length})",
+    "calls set_epoch": "sampler=samplers.Calls(dataset)",
+    "calls set_epoch twice": "sampler=samplers.Calls(dataset, 2)",
 }
+CALLING = ("calls set_epoch", "calls set_epoch twice")
 IN_BATCHES = (
     "batches",
     "own batches",
@@ -253,6 +256,22 @@ class ItselfWithState(Itself):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.place, self.is_loaded = state["place"], True
+
+
+class Calls(Sampler[int]):
+    """A sampler that calls the dataset's set_epoch() before each round through its indices."""
+
+    def __init__(self, dataset: Any, rounds: int = 1) -> None:
+        self.dataset, self.rounds, self.epochs = dataset, rounds, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.rounds):
+            self.epochs += 1
+            self.dataset.set_epoch(self.epochs)
+            yield from range(len(self.dataset))
+
+    def __len__(self) -> int:
+        return self.rounds * len(self.dataset)
 
 
 class Raising(Sampler[int]):

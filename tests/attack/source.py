@@ -30,6 +30,7 @@ _OURS: dict[str, list[str]] = {
     "save": ["saved = log.save(loader)"],
     "start": ["log.attempt('start()', loader.start)"],
     "set epoch": ["loader.set_epoch({count}); log.epoch = {count} - 1"],
+    "set attribute": ["loader.dataset.attribute = {count}"],
     "copy": ["loader = copy.copy(loader)"],
     "pickle": ["loader = pickle.loads(pickle.dumps(loader))"],
     "nest": ["log.inner(loader)"],

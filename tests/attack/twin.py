@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.attack.program import Do, Program
-from tests.attack.samplers import DRAWS
+from tests.attack.samplers import CALLING, DRAWS
 from tests.attack.source import OURS, TORCH, without_lost
 
 OURS_ALONE = (
@@ -39,11 +39,19 @@ def is_compared_with_ours(program: Program) -> bool:
     return bool(program.get("on_bad_sample") == "skip" or (program.data.noise and seeds_samples(program)))
 
 
+def is_followed(program: Program) -> bool:
+    """Whether workers of ours follow a set_epoch() that torch's do not hear of, so that the twin has none."""
+    persistent = program.get("persistent_workers") and "epoch" in program.data.kind
+    return program.order.kind in CALLING or bool(persistent and not program.data.noise)
+
+
 def twin(program: Program) -> tuple[Program, str]:
     """The program, and the library whose loader it is run with."""
     calm = program.with_options(**dict.fromkeys(NOT_TORCHS))
     if program.data.habit == "exits once":
         calm = replace(calm, data=replace(calm.data, habit=""))
+    if is_followed(program):
+        return _without_workers(calm), TORCH
     skips = program.get("on_bad_sample") == "skip"
     if is_compared_with_ours(program):
         # How many batches are drawn in advance depends on the workers.  So does which one a sampler's error replaces.
@@ -91,7 +99,8 @@ def _ends_each_epoch(program: Program) -> bool:
 
 
 def _without_workers(program: Program) -> Program:
-    return program.with_options(**dict.fromkeys(("num_workers", "prefetch_factor", "timeout", "in_order")))
+    gone = ("num_workers", "prefetch_factor", "timeout", "in_order", "persistent_workers")
+    return program.with_options(**dict.fromkeys(gone))
 
 
 def _undisturbed(program: Program) -> list[Do]:

@@ -200,16 +200,20 @@ def test_the_successor_of_a_dead_worker_gets_the_epoch(tmp_path: pathlib.Path) -
 
 class Refuses(EpochDataset):
     def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        if torch.utils.data.get_worker_info() is not None:
+        if torch.utils.data.get_worker_info() is not None and epoch == 2:
             raise ValueError(f"no epoch {epoch}")
+        super().set_epoch(epoch)
 
 
 def test_an_error_of_the_datasets_is_raised_where_a_batch_would_be() -> None:
-    with shmloader.DataLoader(Refuses(), 4, num_workers=1) as loader:
-        loader.set_epoch(2)
-        with pytest.raises(ValueError, match="no epoch 2"):
-            next(iter(loader))
+    with shmloader.DataLoader(Refuses(), 4, num_workers=1, persistent_workers=True) as loader:
+        iterate(loader)
+        for _ in range(2):
+            loader.set_epoch(2)
+            first, second, *_ = iterate(loader)
+            assert first.kind is ValueError and "no epoch 2" in first.text and second.kind is UnboundLocalError
+        loader.set_epoch(3)
+        assert made_for(iterate(loader)) == {3}
 
 
 def test_what_is_listened_to() -> None:
