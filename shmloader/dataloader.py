@@ -20,6 +20,7 @@ from shmloader.options import Options
 from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
+from shmloader.system.cores import hides_cores
 from shmloader.system.endings import in_del, take_all
 from shmloader.trainer import start
 
@@ -278,7 +279,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         options.give_to(self)
         num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         num_workers = with_far(num_workers, far_workers)
-        if far_workers is not None:
+        if far_workers is not None or (num_workers and hides_cores()):
             vars(self)["check_worker_number_rationality"] = have_other_cores
         super().__init__(
             dataset,

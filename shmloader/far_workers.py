@@ -101,7 +101,10 @@ def with_far(num_workers: Any, far_workers: Any) -> Any:
 
 
 def have_other_cores() -> None:
-    """A loader with far workers has this in place of torch's check, which would compare their number with the cores."""
+    """Stands in for torch's check, which compares the number of workers with the cores of this machine.
+
+    Far workers have other cores; and a sandbox may not say which cores there are.
+    """
 
 
 def local_workers(loader: Any) -> int:

@@ -169,8 +169,8 @@ cdef class Onlooker:
         cdef int through
         try:
             through = os.memfd_create("shmloader_look", os.MFD_CLOEXEC)
-        except OSError as error:  # too many open files
-            raise ValueError(f"the ring cannot be read: {error}") from None
+        except OSError as error:  # too many open files, or a sandbox refuses it
+            raise ValueError(f"the ring cannot be read: memfd_create: {error}") from None
         cdef bint whole = (pwrite(through, <char *>self.at + offset, size, 0) == <ssize_t>size
                            and pread(through, to, size, 0) == <ssize_t>size)
         close(through)

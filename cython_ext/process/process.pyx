@@ -46,7 +46,8 @@ cdef extern from *:
         sigemptyset(&blocked);
         sigaddset(&blocked, ORPHANED);
         pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
-        prctl(PR_SET_PDEATHSIG, ORPHANED);
+        if (prctl(PR_SET_PDEATHSIG, ORPHANED))
+            return 0;                                   /* NOTE [ Sandboxes ] */
         return getppid() == starter;                    /* false if it died before the kernel was asked */
     }
 
@@ -117,7 +118,8 @@ def die_with(int trainer, int starter) -> bool:
         starter: the pid of the process that has started this one: the trainer, or its template process.
 
     Returns:
-        False if the starter is not the parent: it has died already, or another process starts workers for it.
+        False if the starter is not the parent: it has died already, or another process starts workers for it.  Also
+        if a sandbox refuses prctl.
     """
     return process_die_with(trainer, starter)
 

@@ -25,7 +25,7 @@ from shmloader.core.attached import AttachedSide
 from shmloader.core.late_signals import in_del
 from shmloader.core.ring import Mapping
 from shmloader.core.turns import Meter
-from shmloader.readers.wire import NoDescriptorLeftError, Wire
+from shmloader.readers.wire import NoDescriptorLeftError, Wire, bell
 from shmloader.ring.geometry import Geometry
 from shmloader.system.signals import held, held_in_del
 from shmloader.system.thread_targets import ThreadTarget
@@ -120,7 +120,7 @@ class Attachment:
             self.greeting = answer
             self.spare = int(answer["spare"]) if spare is None else spare
             with held():  # otherwise an interrupt leaves a descriptor, or a thread that threading counts for ever
-                self._bye = os.eventfd(0, os.EFD_CLOEXEC)
+                self._bye = bell()
                 given = wire, self._bye, weakref.ref(self)
                 name = "shmloader_conductor"
                 self._thread = threading.Thread(target=self._listener, args=given, name=name, daemon=True)

@@ -24,7 +24,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.readers.epoch_message import message_of
 from shmloader.readers.listener import Listener
 from shmloader.readers.records import ReaderRecord, RingRecord, close_all
-from shmloader.readers.wire import Wire
+from shmloader.readers.wire import Wire, bell, death_of
 from shmloader.resume.epoch import Epoch
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
@@ -66,8 +66,8 @@ class Host:
         self._coming: list[Wire] = []  # have connected, and have not sent their first message
         self._joined: list[ReaderRecord] = []
         for index, pid in enumerate(pids or []):
-            self._joined.append(ReaderRecord(index, pid, os.pidfd_open(pid)))
-        self._bye = os.eventfd(0, os.EFD_CLOEXEC)
+            self._joined.append(ReaderRecord(index, pid, death_of(pid)))
+        self._bye = bell()
         mine = weakref.ref(self)  # who iterates keeps it, and not its thread
         self._thread = threading.Thread(target=_watch, args=(mine, self._bye), name="shmloader_readers", daemon=True)
         self._thread.start()

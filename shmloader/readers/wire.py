@@ -15,9 +15,12 @@ import select
 import socket
 import struct
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 from shmloader.core.late_signals import in_del
+from shmloader.system import nameless
+from shmloader.system.sandboxes import is_refusal, refused
 from shmloader.system.signals import held
 
 _MOST = 1 << 14  # bytes of a message in the socket; a longer one lies in memory of its own, whose descriptor goes
@@ -73,7 +76,7 @@ class Wire:
         if len(data) <= _MOST:
             self._send(data, fds)
             return
-        memory = os.memfd_create("shmloader_message", os.MFD_CLOEXEC)
+        memory = nameless.memory("shmloader_message")
         try:
             with open(memory, "wb", closefd=False) as file:
                 file.write(data)
@@ -149,7 +152,38 @@ class Wire:
 def _death_of(sock: socket.socket, pid: int) -> int:
     with contextlib.suppress(OSError):
         return sock.getsockopt(socket.SOL_SOCKET, _PEERPIDFD)
-    return os.pidfd_open(pid)
+    return death_of(pid)
+
+
+def death_of(pid: int) -> int:
+    """A descriptor that becomes readable when a process ends.
+
+    Raises:
+        OSError: The process is gone; no descriptor is left; or a sandbox refuses pidfd_open.
+    """
+    with _naming("pidfd_open"):
+        return os.pidfd_open(pid)
+
+
+def bell() -> int:
+    """A descriptor that wakes a thread which polls it, by os.eventfd_write().
+
+    Raises:
+        OSError: No descriptor is left; or a sandbox refuses eventfd.
+    """
+    with _naming("eventfd"):
+        return os.eventfd(0, os.EFD_CLOEXEC)
+
+
+@contextlib.contextmanager
+def _naming(call: str) -> Iterator[None]:
+    """If a sandbox refuses a system call, the error names it."""
+    try:
+        yield
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        raise OSError(error.errno, f"{refused(call, error)}, or leave readers= out.") from None
 
 
 def listen_at(name: str) -> socket.socket:

@@ -9,6 +9,7 @@ from typing import Any
 from shmloader.core.board import LINE_BYTES
 from shmloader.core.ring import Mapping
 from shmloader.ring.geometry import PAGE, up
+from shmloader.system import nameless
 from shmloader.system.parents_death import follow
 
 
@@ -26,9 +27,10 @@ class BoardSegment:
         self.workers = workers
         self.trainer = os.getpid()
         self.size = up((workers + 1) * LINE_BYTES, PAGE)
-        self._fd = os.memfd_create("shmloader_crew", os.MFD_CLOEXEC)
+        self._fd = nameless.memory("shmloader_crew")
         try:
-            os.posix_fallocate(self._fd, 0, self.size)
+            nameless.set_size(self._fd, self.size)
+            nameless.allocate(self._fd, 0, self.size)
             self.mapping = Mapping(self._fd, self.size)
         except BaseException:
             self.close()

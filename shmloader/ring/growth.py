@@ -8,6 +8,7 @@ worker/loop.py).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import warnings
@@ -16,8 +17,8 @@ from shmloader.core.ring import Mapping, Ring, give_pages_back
 from shmloader.options import RingMemory
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.limits import available_memory
+from shmloader.system.nameless import SHM_MOUNT, allocate
 
-SHM_MOUNT = "/dev/shm"
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
 PIECE = 8 * MiB  # takes the kernel about 2 ms; a profiler's timer comes every 10 ms, or every 1 ms
 
@@ -43,7 +44,7 @@ def find_pages(fd: int, at: int, size: int) -> int:
     found = 0
     while found < size:
         try:
-            os.posix_fallocate(fd, at + found, min(PIECE, size - found))
+            allocate(fd, at + found, min(PIECE, size - found))
         except OSError as error:
             if error.errno not in NO_PAGES:
                 raise
@@ -71,7 +72,8 @@ def _allocate(fd: int, at: int, size: int, least: int, have: int | None = 0) -> 
     if have is not None:
         keep = max(have, least if found >= least else 0)
         if found > keep:
-            give_pages_back(fd, at + keep, found - keep)
+            with contextlib.suppress(OSError):  # a sandbox refuses it, and the pages stay until the ring ends
+                give_pages_back(fd, at + keep, found - keep)
     if found < least:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return least
@@ -83,6 +85,7 @@ class Growth:
     fd: int
     memfd: int
     memory: RingMemory
+    no_memfd: str
     budget: int | None
     spare: int
     geometry: Geometry
@@ -201,7 +204,9 @@ class Growth:
     def no_room(self, slots: int, size: int) -> str:
         machine = f"the machine or this container has {in_units(available_memory())}"
         elsewhere = ""
-        if self.memory == "posix":
+        if self.no_memfd:
+            elsewhere = f"a larger /dev/shm (docker run --shm-size), because {self.no_memfd}. Or use "
+        elif self.memory == "posix":
             elsewhere = "ring_memory='auto' or 'memfd', or a larger /dev/shm (docker run --shm-size), or "
         return (
             f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)} of shared memory. "

@@ -17,8 +17,10 @@ from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import RingMemory
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
-from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, find_pages, free_in_shm, in_units, say_moved
+from shmloader.ring.growth import NO_PAGES, Growth, find_pages, free_in_shm, in_units, say_moved
+from shmloader.system.nameless import SHM_MOUNT, set_size
 from shmloader.system.parents_death import follow
+from shmloader.system.sandboxes import is_refusal, refused
 from shmloader.system.stack_samples import Sheet
 
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring: mapping it takes microseconds, but `top` shows it
@@ -39,10 +41,6 @@ def _posix_segment() -> int:
     shm = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, mode=0o600)
     shm.unlink()
     return int(shm.fd)
-
-
-def _memfd_segment() -> int:
-    return os.memfd_create("shmloader", os.MFD_CLOEXEC)
 
 
 class Segment(Growth):
@@ -85,6 +83,7 @@ class Segment(Growth):
         self.sheet: Sheet | None = None
         self.board = board
         self.memory = memory
+        self.no_memfd = ""
         self.budget = budget
         self.trainer = os.getpid()
         self.spare = spare
@@ -105,22 +104,26 @@ class Segment(Growth):
             raise
 
     def _create(self, memory: RingMemory) -> tuple[int, int]:
-        if memory == "memfd":
-            return _memfd_segment(), -1
+        """The descriptors of the segment, and of the memfd into which its payloads may move; -1: they may not."""
+        if memory != "posix":
+            try:
+                self.memfd = os.memfd_create("shmloader", os.MFD_CLOEXEC)
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+                self.no_memfd = refused("memfd_create", error)
+        if memory == "memfd" and self.memfd >= 0:
+            return self.memfd, -1
         try:
-            fd = _posix_segment()
+            return _posix_segment(), self.memfd
         except (posix_ipc.Error, OSError) as error:  # it is missing, another user's, read-only, or out of inodes
-            if memory == "posix" or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            number = getattr(error, "errno", None)
+            if memory == "posix" or number in (errno.EMFILE, errno.ENFILE):
                 raise
-            say_moved(f"{SHM_MOUNT} cannot be used here")
-            return _memfd_segment(), -1
-        if memory == "posix":
-            return fd, -1
-        try:
-            return fd, _memfd_segment()
-        except BaseException:
-            os.close(fd)
-            raise
+            if self.no_memfd:
+                raise OSError(number, f"{SHM_MOUNT} cannot be used here ({error}), and {self.no_memfd}") from None
+        say_moved(f"{SHM_MOUNT} cannot be used here")
+        return self.memfd, -1
 
     def _map(
         self, workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool
@@ -135,7 +138,7 @@ class Segment(Growth):
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:
-                        os.ftruncate(fd, geometry.size)
+                        set_size(fd, geometry.size)
                 return geometry, Mapping(self.fd, geometry.size)
             except OSError as error:
                 if error.errno not in (errno.ENOMEM, errno.EFBIG, errno.EINVAL):
@@ -210,7 +213,7 @@ class Segment(Growth):
 def too_many_files() -> str:
     return (
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). A ring takes "
-        "4, one more if workers are spawned, and one more with detail=True. Each living worker takes 2 or 3. Raise the "
+        "5, one more if workers are spawned, and one more with detail=True. Each living worker takes 2 or 3. Raise the "
         "limit, or lower num_workers."
     )
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
+from shmloader.system import nameless
 from shmloader.system.processes import catches, has_not_taken, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that programs rarely use; the one next to it ends orphans (process.pyx)
@@ -43,7 +44,7 @@ class Paper:
     """Nameless memory into which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:
-        self._fd = os.memfd_create("shmloader_stacks", os.MFD_CLOEXEC)
+        self._fd = nameless.memory("shmloader_stacks")
 
     def tell(self) -> None:
         """In a worker's main thread: write the stacks of all threads here whenever the trainer asks."""
@@ -60,13 +61,12 @@ class Paper:
         """In the trainer: the Python stacks of a worker, or why there are none."""
         if not catches(pid, TELL):  # the signal would kill it
             return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
-        os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)  # the workers share the offset
+        before = os.fstat(self._fd).st_size
         try:
-            ask(pid, lambda: os.fstat(self._fd).st_size)
+            ask(pid, lambda: os.fstat(self._fd).st_size - before)
         except ProcessLookupError:
             return "  (it is gone)"
-        text = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
+        text = without_machinery(os.pread(self._fd, 1 << 16, before).decode(errors="replace"))
         return text or f"  (it does not answer; its state is {kernels_word(pid)})"
 
     def close(self) -> None:

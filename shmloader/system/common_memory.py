@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shmloader.system.processes import processes_of
+from shmloader.system.sandboxes import is_refusal, refused
 
 __all__ = ["Place", "held", "open_common"]
 
@@ -71,7 +72,10 @@ def open_common(name: str, make: Callable[[int], Any], first: Place | None = Non
     with _alone():
         if (fd := _found(name)) is not None:
             return fd
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise OSError(error.errno, refused("memfd_create", error)) if is_refusal(error) else error from None
         try:
             make(fd)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a mapping must not lose its end

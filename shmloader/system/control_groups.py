@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -16,13 +15,16 @@ def folders(controller: str) -> Iterator[Path]:
     Args:
         controller: "memory", "cpu" or "pids".
     """
-    with contextlib.suppress(OSError):
-        for line in MEMBERSHIP.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and controller not in controllers.split(","):
-                continue
-            root = CGROUPS / controller if controllers else CGROUPS
-            if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which some systems lack
-                root = CGROUPS / controllers
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container's own group may be the root
-                yield root / group.relative_to("/")
+    try:
+        lines = MEMBERSHIP.read_text().splitlines()
+    except OSError:  # there is no /proc.  A container's own group is the root of what it sees
+        lines = ["0::/", f"1:{controller}:/"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CGROUPS / controller if controllers else CGROUPS
+        if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which some systems lack
+            root = CGROUPS / controllers
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container's own group may be the root
+            yield root / group.relative_to("/")

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shmloader.system import control_groups
+from shmloader.system.sandboxes import is_refusal
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,23 @@ class Cores:
 
 def cores() -> Cores:
     """The cores of this process now."""
-    affinity = len(os.sched_getaffinity(0))
+    affinity = len(affinity_of_this() or ()) or os.cpu_count() or 1
     return Cores(os.cpu_count() or affinity, affinity, min(_quotas(), default=None))
+
+
+def affinity_of_this() -> set[int] | None:
+    """The cores on which this thread may run; None: a sandbox does not say."""
+    try:
+        return os.sched_getaffinity(0)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        return None
+
+
+def hides_cores() -> bool:
+    """Whether a sandbox hides on which cores this process may run."""
+    return sys.platform == "linux" and affinity_of_this() is None
 
 
 def may_spin(processes: int) -> bool:
@@ -70,7 +87,7 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
     Yields:
         How many cores' time they get, at least 1.  A control group's quota may make it fewer than cores.
     """
-    before = os.sched_getaffinity(0)
+    before = affinity_of_this() or set()
     each = len(before) // ranks
     usable = cores().usable
     if ranks < 2 or not each:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from shmloader.system import nameless
 from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Pickler
 
@@ -88,7 +89,7 @@ class HandedOver:
     def __init__(self, *values: Any, notes: Callable[[Any], bool] = lambda _: False) -> None:
         handing = _Handing()
         self.named: list[Any] = []
-        self.descriptors = [os.memfd_create("shmloader_handed_over", os.MFD_CLOEXEC)]
+        self.descriptors = [nameless.memory("shmloader_handed_over")]
         before = context.get_spawning_popen()
         try:
             pages = Pages(self.descriptors[0])

@@ -1,16 +1,22 @@
 """How much memory, and how many processes, this process can still get: from the machine and its control groups.
 
 A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, it gets
-no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
+no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).  A sandbox may have no
+/proc: then the machine's memory nodes count, in /sys, and the groups at the root of what is mounted there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from shmloader.system import control_groups
+
+MEMINFO = Path("/proc/meminfo")
+NODES = Path("/sys/devices/system/node")
 
 # of version 2 and of version 1: limit, use, and the caches that the kernel drops before it kills
 FILES = (
@@ -54,11 +60,26 @@ def available_processes() -> int | None:
 
 
 def _of_the_machine(name: str = "MemAvailable:") -> int:
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
+    try:
+        with open(MEMINFO, encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith(name):
+                    return int(line.split()[1]) * 1024
+    except OSError:  # there is no /proc
+        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE if name == "MemTotal:" else _free_on_nodes()
     return 1 << 62  # kernels before 3.14 do not report it
+
+
+def _free_on_nodes() -> int:
+    """The bytes of all memory nodes that are free, or hold files; without /sys, the free ones alone."""
+    found = 0
+    for node in NODES.glob("node[0-9]*/meminfo"):
+        with contextlib.suppress(OSError):
+            for line in node.read_text().splitlines():  # "Node 0 MemFree: 1234 kB"
+                _, _, name, number, *_ = line.split()
+                if name in ("MemFree:", "Active(file):", "Inactive(file):"):
+                    found += int(number) * 1024
+    return found or os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
 
 
 def _of_the_groups() -> Iterator[int]:

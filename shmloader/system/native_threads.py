@@ -73,7 +73,7 @@ BREAK_BY_NAME = [library.module for library in LIBRARIES if library.threads is n
 def libraries_with_threads() -> list[str]:
     """The names of the libraries whose threads run in this process, and do not survive a fork."""
     imported = [library for library in LIBRARIES if library.is_imported()]
-    if not imported:  # almost every process has none, and reads nothing
+    if not imported or not os.path.isdir(TASKS):  # almost every process has none, and reads nothing
         return []
     named = [library for library in imported if library.threads is not None]
     names = set(_names()) if named else set()

@@ -3,7 +3,6 @@ arguments."""
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import sys
@@ -22,7 +21,8 @@ def follow(trainer: int, starter: int | None = None) -> None:
     """End this process when the trainer ends; at once, if it has ended already.
 
     Under fork and spawn the trainer is the parent, and the kernel does it.  Under forkserver the parent is the server,
-    and a thread sleeps on the trainer's descriptor instead.  Called again in the same process, it does nothing.
+    and a thread sleeps on the trainer's descriptor instead.  In a sandbox it may do so under fork and spawn, too, or
+    may have to look again and again: NOTE [ Sandboxes ].  Called again in the same process, it does nothing.
 
     Args:
         trainer: The trainer's pid.
@@ -35,16 +35,14 @@ def follow(trainer: int, starter: int | None = None) -> None:
     _follower = os.getpid()
     if _process().die_with(trainer, trainer if starter is None else starter):
         return
-    if starter is not None:  # it has ended between the fork and now
+    if starter is not None and os.getppid() != starter:  # it has ended between the fork and now
         os._exit(1)
     try:
         end: tuple[Any, int] = _end_with, os.pidfd_open(trainer)
     except ProcessLookupError:
         os._exit(1)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        end = _end_after, trainer  # a kernel before 5.3, such as RHEL 8's
+    except OSError:  # no descriptor is left; a kernel before 5.3, such as RHEL 8's; or a sandbox
+        end = _end_after, trainer
     threading.Thread(target=end[0], args=end[1:], name="shmloader_trainer", daemon=True).start()
 
 

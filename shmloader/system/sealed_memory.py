@@ -7,6 +7,7 @@ mapping also works before Linux 6.7, which refuses a shared one of a file that i
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import math
@@ -20,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 
+from shmloader.system import nameless
 from shmloader.system.limits import available_memory
 
 ALIGNED = 64  # bytes, a cache line
@@ -161,7 +163,7 @@ class Writer(Counter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fd = os.memfd_create("shmloader_frozen", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._fd = nameless.memory_that_seals("shmloader_frozen")
 
     def put(self, data: Any) -> int:
         """Write a block; see Counter.put.
@@ -185,8 +187,9 @@ class Writer(Counter):
 
     def sealed(self) -> SealedMemory:
         """The blocks, sealed and mapped."""
-        os.ftruncate(self._fd, max(self.size, 1))
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
+        nameless.set_size(self._fd, max(self.size, 1))
+        with contextlib.suppress(OSError):  # it is no memfd: NOTE [ Sandboxes ]
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         try:
             return SealedMemory(self._fd)
         except OSError as error:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from shmloader._multiprocessing import given_descriptors, most_descriptors, naming_descriptors
+from shmloader.system import nameless
 from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory
 from shmloader.system.opened_by_path import Places, Trainers, by_path, file_of
@@ -108,7 +109,7 @@ class _Packed:
     def __init__(self, value: Any, given: list[int]) -> None:
         self._first = len(given)
         self._places: tuple[int, int, list[int | Trainers]] | None = None
-        self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
+        self._fd = nameless.memory("shmloader_parcel")
         try:
             pages = Pages(self._fd)
             self._pickler: Pickler | None = Pickler(pages)

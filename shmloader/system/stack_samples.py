@@ -36,6 +36,8 @@ from types import FrameType
 from typing import Any
 
 from shmloader.core.stack_timer import StackTimer
+from shmloader.system import nameless
+from shmloader.system.sandboxes import is_refusal, refused
 
 LOOK = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
 EVERY = 16  # batches
@@ -60,8 +62,8 @@ class Sheet:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._fd = os.memfd_create("shmloader_samples", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, workers * ROOM)
+        self._fd = nameless.memory("shmloader_samples")
+        nameless.set_size(self._fd, workers * ROOM)
 
     def write(self, worker: int, counts: Counts, looks: int) -> None:
         """In the worker: write its counts, and the number of samples."""
@@ -127,10 +129,13 @@ class Looks:
         try:
             self._timer = StackTimer(LOOK)  # it does not run yet
         except OSError as error:
+            why = (
+                refused("timer_create", error)
+                if is_refusal(error)
+                else "this user has reached the limit (RLIMIT_SIGPENDING). Raise it (`ulimit -i`)"
+            )
             raise OSError(
-                error.errno,
-                "detail=True needs a timer in each worker, and this user has reached the limit (RLIMIT_SIGPENDING). "
-                "Raise it (`ulimit -i`), or leave detail out.",
+                error.errno, f"detail=True needs a timer in each worker, and {why}, or leave detail out."
             ) from None
         self._sheet = sheet
         self._worker = worker

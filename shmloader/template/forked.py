@@ -15,6 +15,7 @@ from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from shmloader.system import nameless
 from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
@@ -141,7 +142,7 @@ class Popen:
         self.template = template
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, ours:
-            body = os.memfd_create("shmloader_worker", os.MFD_CLOEXEC)
+            body = nameless.memory("shmloader_worker")
             try:
                 spawning, file = Spawning(), Pages(body)
                 write_prepared(file)

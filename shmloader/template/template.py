@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
+from shmloader.system import nameless
 from shmloader.system.by_identity import ByIdentity
+from shmloader.system.sandboxes import is_refusal
 from shmloader.system.spawn_arguments import Pages, Parcel
 from shmloader.template import messages
 from shmloader.template.digest import Digests
@@ -167,7 +169,7 @@ def _functions(parcel: Parcel) -> tuple[int, ...]:
 
 def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
     """Have a template process unpickle these objects; False if the process has ended."""
-    body = os.memfd_create("shmloader_template", os.MFD_CLOEXEC)
+    body = nameless.memory("shmloader_template")
     try:
         spawning, file = Spawning(), Pages(body)
         write_prepared(file)
@@ -229,10 +231,12 @@ def why_not() -> str:
     strategy = torch.multiprocessing.get_sharing_strategy()
     if strategy != "file_descriptor":
         return f"torch shares tensors by {strategy!r}, and would keep what was pickled to be compared"
+    if not os.path.isdir("/proc/self/task"):
+        return "there is no /proc, which shows the threads of a process"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        if error.errno == errno.ENOSYS:
-            return "this kernel has no pidfd_open, which Linux has had since 5.3"
-        raise
+        if not is_refusal(error):
+            raise
+        return f"pidfd_open, which Linux has had since 5.3, is refused here ({error.strerror})"
     return ""

@@ -37,29 +37,30 @@ class Watch:
 
     def __init__(self, workers: list[BaseProcess], ring: TrainerSide, mapping: Mapping, ended: set[int]) -> None:
         deaths: list[int] = []
-        self._bye = os.eventfd(0, os.EFD_CLOEXEC)
+        self._bye: tuple[int, ...] = os.pipe()  # no eventfd: NOTE [ Sandboxes ]
         try:
             for worker in workers:
                 deaths.append(_death(worker))
             self.thread = threading.Thread(
                 target=_watch,
-                args=(deaths, self._bye, weakref.ref(ring), mapping, ended),
+                args=(deaths, self._bye[0], weakref.ref(ring), mapping, ended),
                 name="shmloader_watch",
                 daemon=True,
             )
             _start(self.thread)
         except BaseException:
-            for fd in (*deaths, self._bye):
+            for fd in (*deaths, *self._bye):
                 os.close(fd)
             raise
 
     def stop(self) -> None:
         """End the thread.  The thread itself must not call this.  A second call does nothing."""
-        if self._bye >= 0:
-            os.eventfd_write(self._bye, 1)
+        if self._bye:
+            os.write(self._bye[1], b"\0")
             self.thread.join()
-            bye, self._bye = self._bye, -1
-            os.close(bye)
+            bye, self._bye = self._bye, ()
+            for fd in bye:
+                os.close(fd)
 
 
 def _start(thread: threading.Thread) -> None:

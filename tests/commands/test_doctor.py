@@ -312,9 +312,11 @@ def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSYS, "no")
 
     monkeypatch.setattr(os, "pidfd_open", refuses)
+    monkeypatch.setattr(os, "memfd_create", refuses)
     monkeypatch.setattr(software, "SHM_MOUNT", "/proc")
     found = software.kernel()
-    assert found.level == "note" and "O_TMPFILE" in found.meaning and "pidfd_open" in found.meaning
+    assert found.level == "note"
+    assert all(word in found.meaning for word in ("O_TMPFILE", "pidfd_open", "memfd_create"))
 
 
 def test_start_methods(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 from shmloader.commands.doctor.finding import Finding, Wanted
-from shmloader.ring.growth import SHM_MOUNT, free_in_shm, in_units
+from shmloader.ring.growth import free_in_shm, in_units
 from shmloader.system import limits
+from shmloader.system.cores import affinity_of_this
+from shmloader.system.nameless import SHM_MOUNT
 
 SYSTEM = Path("/sys")
 MOUNTS = Path("/proc/self/mounts")
@@ -110,7 +112,7 @@ def huge_pages() -> Finding:
 
 def numa() -> Finding:
     """Whether this process runs on more than one memory node."""
-    here = os.sched_getaffinity(0)
+    here = affinity_of_this() or set(range(os.cpu_count() or 1))
     nodes = {}
     for node in sorted((SYSTEM / "devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         try:

@@ -48,6 +48,11 @@ def kernel() -> Finding:
         lacks.append(
             "there is no pidfd_open, so the end of a worker is seen through a pipe, which its children may hold open"
         )
+    if not _has_memfd():
+        lacks.append(
+            f"memfd_create is refused, so rings lie in {SHM_MOUNT} alone, and a batch for which it has no room is a "
+            "MemoryError"
+        )
     state = f"{platform.system()} {platform.release()}"
     if lacks:
         return Finding("kernel", "note", state, "; ".join(lacks), "a newer kernel, or another sandbox, has it")
@@ -65,6 +70,14 @@ def _has_nameless_files() -> bool:
 def _has_pidfd() -> bool:
     try:
         os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def _has_memfd() -> bool:
+    try:
+        os.close(os.memfd_create("shmloader_doctor", os.MFD_CLOEXEC))
     except OSError:
         return False
     return True

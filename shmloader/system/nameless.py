@@ -1,0 +1,100 @@
+"""Files in memory without a name: how they are made, get their size and their pages.
+
+Each step has another way, for sandboxes that refuse the usual system call: NOTE [ Sandboxes ] in sandboxes.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+from shmloader.system.sandboxes import is_refusal, refused
+
+__all__ = ["SHM_MOUNT", "allocate", "memory", "memory_that_seals", "set_size"]
+
+SHM_MOUNT = "/dev/shm"
+_PIECE = 1 << 20  # bytes of zeros that are written at once
+
+
+def memory(name: str) -> int:
+    """A descriptor of an empty file in memory, which is the caller's to close.
+
+    Args:
+        name: By which /proc shows it, if it is a memfd.
+
+    Raises:
+        OSError: No descriptor is left, or the file cannot be made anywhere.
+    """
+    return _memory(name, os.MFD_CLOEXEC)
+
+
+def memory_that_seals(name: str) -> int:
+    """The same, of a file that can be sealed if it is a memfd."""
+    return _memory(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _memory(name: str, flags: int) -> int:
+    try:
+        return os.memfd_create(name, flags)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        refusal = error
+    for folder in (SHM_MOUNT, None):
+        try:
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                return os.dup(file.fileno())
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+    raise OSError(
+        refusal.errno,
+        f"{refused('memfd_create', refusal)}, or make {SHM_MOUNT} or the folder for temporary files (TMPDIR) writable",
+    ) from None
+
+
+def set_size(fd: int, size: int) -> None:
+    """Have a file end at `size`.  Where ftruncate is refused, a file that is longer stays so.
+
+    Raises:
+        OSError: The file may not be so long.
+    """
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        if size > os.fstat(fd).st_size:
+            os.pwrite(fd, b"\0", size - 1)
+
+
+def allocate(fd: int, at: int, size: int) -> None:
+    """Allocate pages for these bytes of a file.  Bytes that have pages stay as they are.
+
+    Raises:
+        OSError: ENOSPC, ENOMEM: there are no pages.
+    """
+    try:
+        os.posix_fallocate(fd, at, size)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        _fill_holes(fd, at, at + size)
+
+
+def _fill_holes(fd: int, at: int, end: int) -> None:
+    """Write zeros where a file has no pages.  Nobody else may be about to write there."""
+    while at < end:
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        if hole >= end:
+            return
+        try:
+            after = min(end, os.lseek(fd, hole, os.SEEK_DATA))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # there is no data behind it
+                raise
+            after = end
+        while hole < after:
+            hole += os.pwrite(fd, bytes(min(_PIECE, after - hole)), hole)
+        at = after
