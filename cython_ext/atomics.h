@@ -141,7 +141,7 @@ typedef struct {
  * the release and acquire of the sequence's word order its accesses. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
-    uint32_t overflowed;                            /* 1: its pages are in the memfd, for /dev/shm had no room */
+    uint32_t overflowed; /* its pages are in the memfd, 1: for lack of room in /dev/shm, 2: since it outgrew its room */
     /* Of its batch.  Plain, because they change only while no reader is due: ring_mark_due comes after them. */
     uint32_t chunks, samples;
     /* due:32 | held:32, a bit a reader.  All are 0 if the conductor alone reads.  See NOTE [ Readers ], readers.pxd. */

@@ -301,7 +301,7 @@ def survives(which: int, changes: list[Any], in_order: bool, from_start: bool) -
             if ring.trainer.wait(0):
                 batch = ring.delivery.read()
                 ring.trainer.took()
-                mapped = first - ring.slot_at(0), first - ring.slot_at(0) + ring.segment.geometry.size
+                mapped = first - ring.slot_at(0), first - ring.slot_at(0) + ring.segment.geometry.mapped
                 for start, end in memory_of(batch):
                     inside = first <= start <= end <= last
                     if not inside and start < mapped[1] and end > mapped[0]:

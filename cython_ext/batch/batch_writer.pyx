@@ -157,7 +157,7 @@ cdef class Writer:
         start = at + self.row * row.bytes if self.rows else at
         out = tensor_over(self.ring.buffer(), first.dtype, start, (count, *shape))
         if self.rows:
-            self.stacked[row.address] = at
+            self.stacked[self.ring.address(start)] = at     # where `out` lies: the slot may have a larger room now
         return out
 
     cpdef object stack(self, object batch):
@@ -316,7 +316,7 @@ cdef class Writer:
                 return None
         start = at + self.row * bytes if self.rows else at
         if self.rows:
-            self.stacked[<uint64_t>rows[0]] = at
+            self.stacked[self.ring.address(start)] = at     # as in found()
         return tensor_over(self.ring.buffer(), dtype, start, shape)
 
     def write(self, batch) -> None:

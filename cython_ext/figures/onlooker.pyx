@@ -119,6 +119,7 @@ cdef class Onlooker:
     """
     cdef void *at           # the words
     cdef size_t size
+    cdef uint64_t whole     # bytes of the file, most of which have no pages
     cdef char *base         # the copy, and the offsets in it
     cdef ring_header *header
     cdef ring_worker *worker
@@ -148,6 +149,7 @@ cdef class Onlooker:
     cdef int map(self, int fd, size_t size) except -1:
         """Map this many bytes of words instead of the former ones, and allocate a copy of them."""
         cdef Py_ssize_t all = os.fstat(fd).st_size
+        self.whole = all
         if <Py_ssize_t>size > all:
             raise ValueError(f"this is no ring: its words take {size} bytes, and it has {all}")
         self.unmap()
@@ -272,4 +274,4 @@ cdef class Onlooker:
         """How many bytes of each slot have pages."""
         cdef int k
         self.read(self.payload, self.payloads * sizeof(ring_payload))
-        return [min(ring_committed(&self.payload[k]), self.slot_stride) for k in range(self.payloads)]
+        return [min(ring_committed(&self.payload[k]), self.whole) for k in range(self.payloads)]

@@ -8,3 +8,4 @@ cdef class Fill:
     cdef Ring ring              # keeps the payload mapped
     cdef char *data
     cdef Py_ssize_t bytes
+    cdef Fill former            # of the same batch, over a room that it has outgrown: NOTE [ Rooms ] in ring.pxd

@@ -18,7 +18,6 @@ cdef class Slots:
     cdef ring_header *header
     cdef ring_payload *payload
     cdef int payloads
-    cdef Py_ssize_t slot_at, slot_stride
     cdef readonly int lent              # payloads that a Lease holds
     cdef int spare                      # how many may be lent
     cdef uint8_t *is_lent               # for each payload
@@ -56,4 +55,3 @@ cdef class Slots:
     cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
     cdef void fold_one(self, int payload) noexcept      # give back the pages of a free payload
     cdef void close(self) noexcept                      # give back all payloads that are not lent
-    cdef char *slot(self, int payload) noexcept nogil

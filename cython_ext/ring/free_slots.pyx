@@ -21,6 +21,9 @@ from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram
 from shmloader.core.ring cimport Ring, check_index
 from shmloader.core.turns cimport Meter
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
 cdef enum:
     FOLDED = 16384              # bytes that stay committed, a multiple of each page size up to there: FIRST_COMMIT
 
@@ -42,7 +45,6 @@ cdef class Slots:
         cdef int k, working = ring.batches + spare
         self.mapping, self.header = ring.mapping, ring.header
         self.payload, self.payloads = ring.payload, ring.payloads
-        self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
         self.spare = spare
         self.keepers, self.returned, self.reading = {}, [], []
         self.is_lent = <uint8_t *>calloc(self.payloads, 1)
@@ -60,9 +62,6 @@ cdef class Slots:
         free(self.held_back)
         free(self.free)
         free(self.lending)
-
-    cdef char *slot(self, int payload) noexcept nogil:
-        return self.mapping.base + self.slot_at + payload * self.slot_stride
 
     cdef int pick(self) except -1:
         # one for each batch under way, and `spare` more, which may be lent; but readers may hold any of them
@@ -115,7 +114,6 @@ cdef class Slots:
 
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ] in delivery.py."""
-        cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
         if self.reader:
             self.let_go(payload)
             return
@@ -128,8 +126,8 @@ cdef class Slots:
             self.free[self.frees] = payload
             self.frees += 1
         elif self.words == NULL:    # where others map the memory too, it goes with the last of them
-            self.mapping.give_back(at, self.slot_stride)
-            self.mapping.unmap(at, self.slot_stride)
+            self.mapping.free_pages(payload, 0, PY_SSIZE_T_MAX)
+            self.mapping.unmap_slot(payload)
 
     cdef void let_go(self, int payload) noexcept:
         """This process, one reader of several, reads the payload no more.  Not by a child that was forked from it."""
@@ -274,7 +272,7 @@ cdef class Slots:
     def address(self, int payload) -> int:
         """Where this payload starts in this process's memory; valid after the ring is closed, too, while it is lent."""
         check_index("payload", payload, self.payloads)
-        return <uint64_t>self.slot(payload)
+        return <uint64_t>self.mapping.slot(payload)
 
     def lent_payloads(self) -> set[int]:
         """The payloads that leases hold, and those of guarded leases that were not reclaimed."""
@@ -307,19 +305,17 @@ cdef class Slots:
     cdef void fold_one(self, int payload) noexcept:
         """Give back the pages of a payload, except the first FOLDED bytes, which an exception's batch needs."""
         cdef Py_ssize_t bytes = ring_committed(&self.payload[payload])
-        if FOLDED < bytes <= self.slot_stride:
-            self.mapping.give_back(self.slot_at + payload * self.slot_stride + FOLDED, bytes - FOLDED)
+        if FOLDED < bytes <= <Py_ssize_t>self.mapping.room(payload):
+            self.mapping.free_pages(payload, FOLDED, bytes)
             ring_forget_committed(&self.payload[payload], FOLDED)
 
     # ------------------------------------------------------------------------------------------------ the end
 
     cdef void close(self) noexcept:
         """Give back the payloads that are not lent: no worker is left to fill them.  Each lease gives its own back."""
-        cdef Py_ssize_t at
         cdef int k
         for k in range(self.payloads):
-            at = self.slot_at + k * self.slot_stride
             if not self.is_lent[k] and not self.is_read(k):
-                self.mapping.give_back(at, self.slot_stride)
+                self.mapping.free_pages(k, 0, PY_SSIZE_T_MAX)
                 if self.lent and self.words == NULL:    # otherwise the whole mapping goes
-                    self.mapping.unmap(at, self.slot_stride)
+                    self.mapping.unmap_slot(k)

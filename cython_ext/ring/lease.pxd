@@ -24,6 +24,7 @@ cdef class Lease:
     cdef readonly bint reported         # a worker has a report about it
     cdef bint guarded                   # a copy to a device may outlive it
     cdef bint failed                    # it could not be read
+    cdef object out_of_reach            # why this process cannot map it; None: it can
     cdef char *data
     cdef Py_ssize_t bytes
     cdef uint64_t used, room            # bytes that workers report as written, and bytes that have pages

@@ -62,9 +62,16 @@ cdef class Lease:
             self.used = max(self.used, copy.used)
             sequence = sequences.given[at].then
         self.ring, self.slots = ring, slots
-        self.data = ring.lent_from + given.payload * ring.slot_stride
         self.room = ring.pages_of(given.payload)
         self.bytes = self.used if self.used <= self.room else 0     # otherwise meta() raises
+        if ring.lent_from != NULL:
+            self.data = ring.lent_from + given.payload * ring.slot_stride
+            return 0
+        try:
+            ring.reach(given.payload, self.bytes)
+        except MemoryError as error:    # it comes in the batch's place
+            self.bytes, self.out_of_reach = 0, error
+        self.data = ring.slot(given.payload)
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
@@ -132,9 +139,9 @@ cdef class Lease:
 
     @property
     def overflowed(self) -> bool:
-        """Whether its pages are in the memfd."""
+        """Whether its pages are in the memfd because /dev/shm had no room."""
         self.ring.mapping.check_open()
-        return ring_once_32(&self.ring.payload[self.payload].overflowed) != 0
+        return ring_once_32(&self.ring.payload[self.payload].overflowed) == 1
 
     cdef answer_copy *answer(self, int chunk) except NULL:
         """The report on a chunk whose area is about to be read."""
@@ -150,6 +157,8 @@ cdef class Lease:
             RuntimeError: the worker cannot have written what is in the entry's words.
         """
         cdef answer_copy *copy = self.answer(chunk)
+        if self.out_of_reach is not None:
+            raise self.out_of_reach
         if copy.outcome > 1:
             raise overwritten("a batch's outcome", copy.outcome, KEPT)
         if self.used > self.room:

@@ -51,11 +51,12 @@ cdef class MappedPages:
 
     cdef int before_write(self, uint64_t address, uint64_t bytes) except -1:
         """Have the kernel map those pages of these bytes that exist."""
-        cdef uint64_t end = address + bytes
+        cdef uint64_t end = address + bytes, piece
         with nogil:
             while address < end:
-                if not self.mapped[address // AROUND - self.first]:
-                    self.mapped[address // AROUND - self.first] = True
+                piece = address // AROUND - self.first
+                if piece < self.most and not self.mapped[piece]:    # it may lie in a further room: NOTE [ Rooms ]
+                    self.mapped[piece] = True
                     ring_peek(<char *>address)
                 address = (address // AROUND + 1) * AROUND
         return 0

@@ -101,10 +101,28 @@ batch.  It keeps a chain of them (sequences.pyx), and takes them in that order. 
 window is opened only when all its entries are free.  For the same reason, the successor of a dead worker walks from the
 lowest sequence in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row
 in `ask.row`; a task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
+
+NOTE [ Rooms ]
+
+A slot has a room: the range of addresses at which a process maps it.  Rooms are alike at first, and lie one behind the
+other, in one mapping.  Addresses are limited (`ulimit -v`), and few slots may ever need much.  So the first rooms share
+a part of what a process may map, and a slot that outgrows its room gets a larger one, elsewhere:
+
+    1. In the segment, the bytes of a slot beyond its first room have a place of their own, behind all slots: the slot's
+       tail.  A file's size costs nothing, so a tail may hold all memory of the machine.  Growing moves no byte.
+    2. Each process maps the slot anew for itself (Ring.reach), when it is about to use bytes beyond its room: the first
+       part, and the tail behind it.  How far a slot has pages is in its word (`committed`), so nobody has to tell
+       others.  The new room is as large as the slot may become; or if addresses are limited, as large as it is, and the
+       next one at least twice as large.  So this is rare, and no batch pays for it.
+    3. Former rooms stay mapped until the slot's memory goes, because tensors may lie there: those of the batch that a
+       worker fills at that moment.  All rooms show the same bytes.
+    4. A slot does not outgrow its room if others map it in their own way: a device that locks pages by their address,
+       or readers.  There are no tails then, and the first rooms are larger.
+    5. Where a slot may still move to the memfd, it does so before it outgrows its room.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from posix.types cimport pid_t
+from posix.types cimport off_t, pid_t
 
 from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
 from ring.spin cimport ring_spin
@@ -132,16 +150,33 @@ cdef bint lowest(ring_entry *entries, int count, uint32_t state, uint32_t owner,
                  uint64_t *sequence) noexcept nogil
 
 
+cdef struct ring_room:                  # of a slot that has outgrown its first one: NOTE [ Rooms ]
+    char *at
+    uint64_t bytes
+    ring_room *before                   # a smaller one
+
+
 cdef class Mapping:                     # the segment's addresses in this process
     cdef char *base
     cdef readonly Py_ssize_t size
     cdef pid_t pid                      # of the process that mapped it
     cdef bint closed                    # the words may be unmapped: call check_open() before reading them
     cdef bint whole                     # false once a closed ring has unmapped all but what is lent
+    cdef int slots
+    cdef Py_ssize_t slot_at, slot_stride
+    cdef ring_room **rooms              # for each slot its largest room; NULL: it has its first one
 
     cdef int check_open(self) except -1
     cdef void give_back(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil   # these pages, to the machine
     cdef void unmap(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil
+    cdef int lay_out(self, int slots, Py_ssize_t slot_at, Py_ssize_t slot_stride) except -1
+    cdef char *slot(self, int slot) noexcept nogil                              # where its largest room begins
+    cdef uint64_t room(self, int slot) noexcept nogil                           # how many bytes that has
+    # A larger one, whose tail lies there in the file; false if the process may not map it.
+    cdef bint widen(self, int slot, uint64_t bytes, int fd, off_t tail) except -1
+    cdef void free_pages(self, int slot, Py_ssize_t first, Py_ssize_t end) noexcept nogil   # these bytes of a slot
+    cdef void unmap_slot(self, int slot) noexcept nogil
+    cdef void unmap_rooms(self, int slot) noexcept nogil                        # all but its first one
 
 
 cdef class Ring:                        # what both sides see; TrainerSide and WorkerSide are rings
@@ -157,7 +192,9 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef ring_worker *bells             # the lines with the workers' bells: on the board, or `worker`
     cdef ring_entry *entry
     cdef ring_payload *payload
-    cdef char *lent_from                # where the payloads begin that leases are over: a private view, or the segment
+    cdef Py_ssize_t tail_at, tail_stride    # of what lies beyond a slot's first room; 0: no slot outgrows it
+    cdef readonly Py_ssize_t slot_most  # bytes that a slot may have
+    cdef char *lent_from                # where the payloads begin that leases are over: a private view; NULL: as mapped
     cdef uint8_t *remapped              # which payloads this process maps from the memfd
     cdef int memfd                      # the overflow segment's descriptor; -1: there is none
     cdef ring_spin spin
@@ -167,6 +204,7 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef char *cell(self, int cell) noexcept nogil                              # where a stream's state begins
     cdef uint64_t pages_of(self, int payload) noexcept nogil                    # bytes of it that have pages
     cdef int follow(self, int payload) except -1                                # to the memfd, if it has moved there
+    cdef int reach(self, int payload, uint64_t bytes) except -1                 # have addresses for so many bytes of it
     # The kind and the size of a task that was written, and then the task itself.
     cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1
     cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size)

@@ -9,7 +9,8 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_FromLongLong
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.errno cimport ENOMEM, errno
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 from posix.mman cimport MAP_FAILED, MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
 from posix.types cimport off_t
@@ -109,6 +110,11 @@ cdef class Mapping:
         madvise(at, size, MADV_DONTDUMP)    # a core dump of the trainer need not hold the ring
 
     def __dealloc__(self):
+        cdef int k
+        if self.rooms != NULL:
+            for k in range(self.slots):
+                self.unmap_rooms(k)
+            free(self.rooms)
         if self.base != NULL and self.whole:
             munmap(self.base, self.size)
 
@@ -124,6 +130,69 @@ cdef class Mapping:
 
     cdef void unmap(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:
         munmap(self.base + at, bytes)
+
+    # ------------------------------------------------------------------------------ rooms of slots: NOTE [ Rooms ]
+
+    cdef int lay_out(self, int slots, Py_ssize_t slot_at, Py_ssize_t slot_stride) except -1:
+        """Give each slot its first room.  A second call, by the other side in the same process, changes nothing."""
+        if self.rooms != NULL:
+            return 0
+        self.slots, self.slot_at, self.slot_stride = slots, slot_at, slot_stride
+        self.rooms = <ring_room **>calloc(slots, sizeof(ring_room *))
+        if self.rooms == NULL:
+            raise MemoryError()
+        return 0
+
+    cdef char *slot(self, int slot) noexcept nogil:
+        if self.rooms[slot] != NULL:
+            return self.rooms[slot].at
+        return self.base + self.slot_at + slot * self.slot_stride
+
+    cdef uint64_t room(self, int slot) noexcept nogil:
+        return self.slot_stride if self.rooms[slot] == NULL else self.rooms[slot].bytes
+
+    cdef bint widen(self, int slot, uint64_t bytes, int fd, off_t tail) except -1:
+        cdef ring_room *room = <ring_room *>malloc(sizeof(ring_room))
+        cdef off_t first = self.slot_at + slot * self.slot_stride
+        cdef int how = MAP_SHARED | MAP_NORESERVE, error
+        cdef void *at
+        if room == NULL:
+            raise MemoryError()
+        # with the tail in its place, and then the first part in front of it
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, fd, tail - self.slot_stride)
+        if at == MAP_FAILED or MAP_FAILED == mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, how | MAP_FIXED, fd,
+                                                  first):
+            error = errno
+            if at != MAP_FAILED:
+                munmap(at, bytes)
+            free(room)
+            if error == ENOMEM:
+                return False
+            raise OSError(error, "a slot could not be mapped anew")
+        madvise(at, bytes, MADV_DONTDUMP)
+        room.at, room.bytes, room.before = <char *>at, bytes, self.rooms[slot]
+        self.rooms[slot] = room
+        return True
+
+    cdef void free_pages(self, int slot, Py_ssize_t first, Py_ssize_t end) noexcept nogil:
+        """Give back the pages of these bytes of a slot.  It has a room for them, or they have no pages."""
+        cdef Py_ssize_t room = self.room(slot)
+        if first < min(end, room) and self.pid == getpid():
+            madvise(self.slot(slot) + first, min(end, room) - first, MADV_REMOVE)
+
+    cdef void unmap_slot(self, int slot) noexcept nogil:
+        munmap(self.base + self.slot_at + slot * self.slot_stride, self.slot_stride)
+        self.unmap_rooms(slot)
+
+    cdef void unmap_rooms(self, int slot) noexcept nogil:
+        cdef ring_room *room = self.rooms[slot]
+        cdef ring_room *before
+        self.rooms[slot] = NULL
+        while room != NULL:
+            before = room.before
+            munmap(room.at, room.bytes)
+            free(room)
+            room = before
 
 
 cdef class Ring:
@@ -145,7 +214,9 @@ cdef class Ring:
         self.area_at, self.area_stride = geometry.area_at, geometry.area_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
         self.cells, self.cell_at, self.cell_stride = geometry.cells, geometry.cell_at, geometry.cell_stride
-        self.lent_from = mapping.base + self.slot_at
+        self.tail_at, self.tail_stride = geometry.tail_at, geometry.tail_stride
+        self.slot_most = self.slot_stride + self.tail_stride
+        mapping.lay_out(self.payloads, self.slot_at, self.slot_stride)
         self.spin.yields = not spin
         self.header = <ring_header *>mapping.base
         self.worker = <ring_worker *>(mapping.base + sizeof(ring_header))
@@ -161,7 +232,7 @@ cdef class Ring:
         free(self.remapped)
 
     cdef char *slot(self, int payload) noexcept nogil:
-        return self.mapping.base + self.slot_at + payload * self.slot_stride
+        return self.mapping.slot(payload)
 
     cdef char *cell(self, int cell) noexcept nogil:
         return self.mapping.base + self.cell_at + cell * self.cell_stride
@@ -173,8 +244,8 @@ cdef class Ring:
             return 0
         if self.memfd < 0:
             raise overwritten("a payload's mark that it has moved to the memfd", moved, 0)
-        cdef char *at = self.slot(payload)
-        cdef Py_ssize_t offset = at - self.mapping.base
+        cdef Py_ssize_t offset = self.slot_at + payload * self.slot_stride
+        cdef char *at = self.mapping.base + offset
         if mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
                 self.memfd, offset) == MAP_FAILED:
             PyErr_SetFromErrno(OSError)
@@ -182,9 +253,25 @@ cdef class Ring:
         self.remapped[payload] = True
         return 0
 
+    cdef int reach(self, int payload, uint64_t bytes) except -1:
+        """Have addresses for the first `bytes` of a payload, which have pages.
+
+        Raises:
+            MemoryError: the process may not map so much (RLIMIT_AS).
+        """
+        cdef uint64_t room = self.mapping.room(payload)
+        cdef int fd
+        if bytes <= room:
+            return 0
+        fd = self.memfd if ring_once_32(&self.payload[payload].overflowed) else self.segment.fd
+        for size in self.segment.rooms(bytes, room, self.pages_of(payload)):
+            if self.mapping.widen(payload, size, fd, self.tail_at + payload * self.tail_stride):
+                return 0
+        raise MemoryError(self.segment.no_addresses(bytes))
+
     cdef uint64_t pages_of(self, int payload) noexcept nogil:
         """How many bytes of this payload have pages, according to its word, but at most its size."""
-        return min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
+        return min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_most)
 
     def committed(self, int payload) -> int:
         """How many bytes of this payload have pages.  Exact for its holder, an estimate for others."""
@@ -205,7 +292,7 @@ cdef class Ring:
         ring_note_committed(&self.payload[payload], bytes)
 
     def slot_offset(self, int payload) -> int:
-        """Where this payload starts, in bytes from the segment's start."""
+        """Where this payload starts, in bytes from the segment's start; not its tail: NOTE [ Rooms ]."""
         self.mapping.check_open()
         check_index("payload", payload, self.payloads)
         return self.slot_at + payload * self.slot_stride
@@ -216,17 +303,21 @@ cdef class Ring:
         check_index("payload", payload, self.payloads)
         return ring_once_32(&self.payload[payload].overflowed) != 0
 
-    def move_to_memfd(self, int payload, Py_ssize_t keep) -> None:
+    def move_to_memfd(self, int payload, Py_ssize_t keep, bint outgrown=False) -> None:
         """Move this payload, with its first `keep` bytes, into the memfd, which has pages for it.
 
         Only its holder may call this.  Addresses do not change, so tensors over the payload stay valid.  Its pages in
         /dev/shm are given back.
+
+        Args:
+            outgrown: whether it moves because of NOTE [ Rooms ], 5, and not for lack of room in /dev/shm.
         """
-        cdef char *old = self.slot(payload)
+        cdef char *old
         cdef void *new
-        cdef Py_ssize_t offset = old - self.mapping.base
+        cdef Py_ssize_t offset = self.slot_at + payload * self.slot_stride
         self.mapping.check_open()
         check_index("payload", payload, self.payloads)
+        old = self.mapping.base + offset    # its first room, which it has not outgrown: NOTE [ Rooms ], 5
         if keep:
             new = mmap(NULL, keep, PROT_READ | PROT_WRITE, MAP_SHARED, self.memfd, offset)
             if new == MAP_FAILED:
@@ -234,7 +325,7 @@ cdef class Ring:
             with nogil:
                 memcpy(new, old, keep)
             munmap(new, keep)
-        self.payload[payload].overflowed = 1    # first, so that the payload has pages if this process dies here
+        self.payload[payload].overflowed = 2 if outgrown else 1     # first, so that the payload has pages if this process dies here
         RING_STEP(AFTER_OVERFLOW)
         madvise(old, self.slot_stride, MADV_REMOVE)
         self.follow(payload)

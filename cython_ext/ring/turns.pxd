@@ -27,7 +27,7 @@ cdef class Turns:
     cdef ring_worker *worker
     cdef ring_payload *payload
     cdef readonly int workers, payloads
-    cdef uint64_t slot_stride
+    cdef uint64_t slot_most
     cdef public object slots            # the ring's Slots; None: there is no ring
     cdef public int kind                # WAIT, or SOURCE_WAIT if a prefetch thread calls next()
     cdef uint64_t asked_at              # 0: no thread is in next()

@@ -67,7 +67,7 @@ cdef class Turns:
         self.meter, self.figures, self.kind, self.in_order = meter, meter.figures, WAIT, in_order
         if ring is not None:
             self.mapping, self.header, self.worker = ring.mapping, ring.header, ring.worker
-            self.payload, self.payloads, self.slot_stride = ring.payload, ring.payloads, ring.slot_stride
+            self.payload, self.payloads, self.slot_most = ring.payload, ring.payloads, ring.slot_most
             self.workers, self.most_asks = ring.workers, ring.batches
             meter.figures.have(ring.workers)
             meter.turns.add(self)
@@ -248,7 +248,7 @@ cdef class Turns:
         cdef int k
         if self.mapping is None or self.mapping.closed:
             return 0
-        return sum([min(ring_committed(&self.payload[k]), self.slot_stride) for k in range(self.payloads)])
+        return sum([min(ring_committed(&self.payload[k]), self.slot_most) for k in range(self.payloads)])
 
     @property
     def moved_slots(self) -> int:
@@ -256,7 +256,7 @@ cdef class Turns:
         cdef int k
         if self.mapping is None or self.mapping.closed or self.workers_added:
             return 0
-        return sum([ring_once_32(&self.payload[k].overflowed) != 0 for k in range(self.payloads)])
+        return sum([ring_once_32(&self.payload[k].overflowed) == 1 for k in range(self.payloads)])
 
     # --------------------------------------------------------------------------------------------- workers' reports
 

@@ -57,6 +57,7 @@ cdef class WorkerSide(Ring):
     cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1         # and have pages for them
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1
     cpdef Fill buffer(self)
+    cdef void over_room(self, Fill former)
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
     cpdef uint64_t address(self, Py_ssize_t at) except 0
     cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1

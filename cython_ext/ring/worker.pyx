@@ -151,8 +151,8 @@ cdef class WorkerSide(Ring):
         if payload >= <uint32_t>self.payloads:
             raise overwritten("a task's payload", payload, self.payloads - 1)
         pages = ring_committed(&self.payload[payload])
-        if pages > <uint64_t>self.slot_stride:
-            raise overwritten("a payload's size", pages, self.slot_stride)
+        if pages > <uint64_t>self.slot_most:
+            raise overwritten("a payload's size", pages, self.slot_most)
         self.measure(self.cursor, &kind, &size)
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used = payload, 0
@@ -258,7 +258,7 @@ cdef class WorkerSide(Ring):
             Their offset in the payload.
 
         Raises:
-            MemoryError: the payload cannot grow so far.
+            MemoryError: the payload cannot grow so far, or this process may not map so much.
         """
         cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN, pages
         self.check_claimed()
@@ -268,6 +268,10 @@ cdef class WorkerSide(Ring):
         while bytes > pages - at:
             self.segment.commit(self, self.current, <object>at + bytes, self.used)
             pages = self.pages_of(self.current)
+        if bytes > <Py_ssize_t>self.mapping.room(self.current) - at:
+            self.reach(self.current, at + bytes)
+            if self.fill is not None:
+                self.over_room(self.fill)
         RING_STEP(WHILE_FILLING)
         self.used = at + bytes
         return at
@@ -288,17 +292,26 @@ cdef class WorkerSide(Ring):
         self.used = 0
 
     cpdef Fill buffer(self):
-        """The current payload as a buffer, for tensors over it.  One object until publish()."""
+        """The current payload as a buffer, for tensors over it.  One object, until publish() or a larger room."""
         self.check_claimed()
         if self.fill is None:
-            self.fill = Fill.__new__(Fill)
-            self.fill.ring, self.fill.data, self.fill.bytes = self, self.slot(self.current), self.slot_stride
+            self.over_room(None)
         return self.fill
+
+    cdef void over_room(self, Fill former):
+        """Have a buffer over the current payload's room; tensors of its batch may be over a former one."""
+        self.fill = Fill.__new__(Fill)
+        self.fill.ring, self.fill.former = self, former
+        self.fill.data, self.fill.bytes = self.slot(self.current), self.mapping.room(self.current)
 
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1:
         """The offset of these bytes in the allocated part of the current payload; -1 if they lie elsewhere."""
         cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
         self.check_claimed()
+        if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
+            return address - start
+        start = <uint64_t>self.mapping.base + self.slot_at + self.current * self.slot_stride    # its first room
+        used = min(used, <uint64_t>self.slot_stride)
         if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
             return address - start
         return -1
@@ -402,8 +415,12 @@ cdef class WorkerSide(Ring):
 
     def has_views(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
-        # by the pointer: as an object, Cython would hold a reference of its own while it asks
-        return self.fill is not None and (<PyObject *>self.fill).ob_refcnt > 1
+        cdef Fill each = self.fill
+        while each is not None:
+            if (<PyObject *>each).ob_refcnt > 2:    # `each` is one, and whoever comes before it has another
+                return True
+            each = each.former
+        return False
 
     def publish(self, int outcome) -> bool:
         """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""

@@ -41,7 +41,7 @@ class Memory:
     def __init__(self, geometry: Geometry, fd: int) -> None:
         self.geometry = geometry
         self.fd = fd
-        self.mapping = Mapping(fd, geometry.size)
+        self.mapping = Mapping(fd, geometry.mapped)
 
 
 class AttachedRing:

@@ -17,6 +17,7 @@ PAGE = mmap.PAGESIZE
 MiB = 1 << 20
 
 AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
+AREA_AT_LEAST = 256 * 1024  # where addresses are limited, and if a quarter of those reserved is enough for that
 MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
 SPARE_COMMIT = 64 * 1024  # committed beyond the need, so that a batch's description rarely needs more
@@ -29,8 +30,8 @@ def up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The offsets in the segment, in bytes from its start: control words, memories, areas, cells,
-    payload slots."""
+    """The offsets in the segment, in bytes from its start: control words, memories, areas, cells, payload slots, and
+    the tails of slots, which are not mapped at first: NOTE [ Rooms ] in ring.pxd."""
 
     workers: int
     entries: int
@@ -41,6 +42,7 @@ class Geometry:
     slot_stride: int
     cells: int = 0  # for the states of streams: cells_for()
     cell_stride: int = 0
+    tail_stride: int = 0  # 0: no slot outgrows its room
 
     @property
     def memory_at(self) -> int:
@@ -60,8 +62,22 @@ class Geometry:
         return self.cell_at + self.cells * self.cell_stride
 
     @property
-    def size(self) -> int:
+    def tail_at(self) -> int:
         return self.slot_at + self.payloads * self.slot_stride
+
+    @property
+    def mapped(self) -> int:
+        """How many bytes each process maps at first."""
+        return self.tail_at
+
+    @property
+    def size(self) -> int:
+        return self.tail_at + self.payloads * self.tail_stride
+
+    @property
+    def slot_most(self) -> int:
+        """How many bytes a slot may have."""
+        return self.slot_stride + self.tail_stride
 
     @property
     def area_commit(self) -> int:
@@ -78,9 +94,9 @@ def cells_for(entries: int, workers: int) -> int:
 
 
 def reserve(
-    workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool, reserved: int
+    workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool, reserved: int, tail: int = 0
 ) -> Geometry:
-    """Lay a ring out over about `reserved` bytes of addresses.
+    """Lay a ring out over about `reserved` bytes of addresses, with tails of `tail` bytes.
 
     It has one payload slot for each batch under way, `spare` more to lend, and one more for each worker, which replaces
     a slot that the worker keeps.
@@ -91,8 +107,9 @@ def reserve(
     if workers > MOST_WORKERS:
         raise ValueError(f"num_workers={workers} is too many. A ring has at most {MOST_WORKERS} workers. Use fewer.")
     payloads = batches + spare + workers
-    task = min(AREA_RESERVED, up(reserved // 16 // entries, PAGE))
+    least = min(AREA_AT_LEAST, reserved // 4 // entries)
+    task = min(AREA_RESERVED, up(max(reserved // 16 // entries, least), PAGE))
     slot = max(up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
     cells = cells_for(entries, workers) if streams else 0
     memory = MEMORY if remember else 0
-    return Geometry(workers, entries, batches, payloads, memory, task, slot, cells, task if streams else 0)
+    return Geometry(workers, entries, batches, payloads, memory, task, slot, cells, task if streams else 0, tail)

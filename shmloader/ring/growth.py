@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import warnings
+from dataclasses import dataclass
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
 from shmloader.options import RingMemory
@@ -32,8 +34,25 @@ def free_in_shm() -> int:
     return mount.f_bavail * mount.f_frsize
 
 
-def find_pages(fd: int, at: int, size: int) -> int:
+@dataclass(frozen=True)
+class Place:
+    """Where bytes lie in a segment: the first ones at one offset, and the rest at another, as a slot's tail does."""
+
+    at: int
+    first: int = 1 << 62
+    tail: int = 0
+
+    def piece(self, done: int, size: int) -> tuple[int, int]:
+        """The offset of what follows the first `done` bytes, and how many of `size` more lie there in one piece."""
+        if done < self.first:
+            return self.at + done, min(size, self.first - done)
+        return self.tail + done - self.first, size
+
+
+def find_pages(fd: int, place: Place, size: int, found: int = 0) -> int:
     """Allocate pages for `size` bytes at this place; returns for how many bytes there are pages, perhaps fewer.
+
+    The first `found` bytes have theirs.
 
     The kernel is asked for a PIECE at a time.  Before 2024, tmpfs gives up when a signal comes, and frees the pages
     that it has found; Python then asks again.  A profiler's timer would interrupt a large range each time, for ever.
@@ -41,39 +60,45 @@ def find_pages(fd: int, at: int, size: int) -> int:
     Raises:
         OSError: The kernel refuses for another reason than a lack of pages.
     """
-    found = 0
     while found < size:
+        at, piece = place.piece(found, min(PIECE, size - found))
         try:
-            allocate(fd, at + found, min(PIECE, size - found))
+            allocate(fd, at, piece)
         except OSError as error:
             if error.errno not in NO_PAGES:
                 raise
             return found
-        found += min(PIECE, size - found)
+        found += piece
     return found
 
 
-def _allocate(fd: int, at: int, size: int, least: int, have: int | None = 0) -> int:
+def _give_back(fd: int, place: Place, keep: int, found: int) -> None:
+    """Give back the pages of `found` bytes at this place, but for the first `keep`."""
+    while keep < found:
+        at, piece = place.piece(keep, found - keep)
+        with contextlib.suppress(OSError):  # a sandbox refuses it, and the pages stay until the ring ends
+            give_pages_back(fd, at, piece)
+        keep += piece
+
+
+def _allocate(fd: int, place: Place, size: int, least: int, have: int | None = 0) -> int:
     """Allocate pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
 
     Args:
-        fd, at: The place.
+        fd, place: Where.
         size, least: See above; `size` is `least` or more.
         have: How many bytes have pages already, which stay if this is refused.  None: not known, so all stay.
 
     Raises:
         OSError: ENOSPC: there are not even pages for `least`.
     """
-    found = find_pages(fd, at, size)
+    found = find_pages(fd, place, size)
     if found < least:
-        found += find_pages(fd, at + found, least - found)
+        found = find_pages(fd, place, least, found)
     if found == size:
         return size
     if have is not None:
-        keep = max(have, least if found >= least else 0)
-        if found > keep:
-            with contextlib.suppress(OSError):  # a sandbox refuses it, and the pages stay until the ring ends
-                give_pages_back(fd, at + keep, found - keep)
+        _give_back(fd, place, max(have, least if found >= least else 0), found)
     if found < least:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return least
@@ -120,7 +145,7 @@ class Growth:
             )
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), geometry.cell_stride)
         try:
-            return _allocate(self.fd, geometry.cell_at + cell * geometry.cell_stride, size, least, have=None)
+            return _allocate(self.fd, Place(geometry.cell_at + cell * geometry.cell_stride), size, least, have=None)
         except OSError as error:
             raise MemoryError(self.no_room(geometry.cells, least)) from error
 
@@ -128,7 +153,7 @@ class Growth:
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
             # A task may lie in there, which only the other side knows about.
-            return _allocate(self.fd, self.geometry.area_offset(entry), size, least, have=None)
+            return _allocate(self.fd, Place(self.geometry.area_offset(entry)), size, least, have=None)
         except OSError as error:
             raise MemoryError(self.no_room(self.geometry.entries, least)) from error
 
@@ -141,25 +166,27 @@ class Growth:
         Raises:
             MemoryError: The machine, or /dev/shm, does not have them.
         """
-        stride = self.geometry.slot_stride
-        if size > stride:
+        most = self.geometry.slot_most
+        if size > most:
             raise MemoryError(
                 f"a batch takes more than {in_units(size)}. Each of the ring's {self.geometry.payloads} slots may grow "
-                f"to {in_units(stride)}. Use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
+                f"to {in_units(most)}. Use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
                 "spare_slots)."
             )
         have = ring.committed(payload)
-        least, size = up(size, PAGE), min(up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        least, size = up(size, PAGE), min(up(max(size + SPARE_COMMIT, have + have // 4), PAGE), most)
         if self.forbidden(size, have):
             size = least
             if why := self.forbidden(size, have):
                 raise MemoryError(why)
         moved = ring.overflowed(payload)
-        if not moved and self.memfd >= 0 and not self._fits(ring, payload, size):
-            size = self._overflow(ring, payload, size, least, filled)
+        outgrows = size > self.geometry.slot_stride  # NOTE [ Rooms ], 5, in ring.pxd
+        fits = moved or self.memfd < 0 or self._fits(ring, payload, size)
+        if not moved and self.memfd >= 0 and (outgrows or not fits):
+            size = self._overflow(ring, payload, size, least, filled, outgrown=fits)
         else:
             try:
-                size = _allocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size, least, have)
+                size = _allocate(self.memfd if moved else self.fd, self._place(payload), size, least, have)
             except OSError as error:
                 if error.errno not in NO_PAGES:
                     raise
@@ -167,6 +194,35 @@ class Growth:
                     raise MemoryError(self.no_room(self.geometry.batches + self.spare, least)) from None
                 size = self._overflow(ring, payload, size, least, filled)
         ring.note_committed(payload, size)
+
+    def _place(self, payload: int) -> Place:
+        geometry = self.geometry
+        at = geometry.slot_at + payload * geometry.slot_stride
+        return Place(at, geometry.slot_stride, geometry.tail_at + payload * geometry.tail_stride)
+
+    def rooms(self, size: int, have: int, pages: int) -> list[int]:
+        """How many bytes of addresses to give a slot that has them for `have` bytes, and needs them for `size`.
+
+        Args:
+            size, have: See above.
+            pages: For how many bytes there are pages, `size` or more.
+
+        Returns:
+            The numbers to try, one after the other: NOTE [ Rooms ], 2, in ring.pxd.
+        """
+        most = self.geometry.slot_most
+        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        again = 2 * have if have > self.geometry.slot_stride else 0
+        return [*([] if is_limited else [most]), min(most, max(pages, again)), up(size, PAGE)]
+
+    def no_addresses(self, size: int) -> str:
+        """The text for a process that may not map so many bytes of a slot."""
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        may = "more" if limit == resource.RLIM_INFINITY else f"more than {in_units(limit)} of addresses (ulimit -v)"
+        return (
+            f"a batch takes {in_units(size)}, and process {os.getpid()} may not map {may}. Raise the limit, or use a "
+            "smaller batch_size, or fewer slots (num_workers, prefetch_factor, spare_slots)."
+        )
 
     def forbidden(self, size: int, have: int = 0) -> str:
         """Why a slot that has pages for `have` bytes may not have them for `size`; empty if it may.
@@ -190,15 +246,15 @@ class Growth:
         wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
         return wanted <= mount.f_bavail * mount.f_frsize - mount.f_blocks * mount.f_frsize // 16
 
-    def _overflow(self, ring: Ring, payload: int, size: int, least: int, filled: int) -> int:
+    def _overflow(self, ring: Ring, payload: int, size: int, least: int, filled: int, outgrown: bool = False) -> int:
         """Move a payload to the memfd; returns how many bytes of it have pages there."""
         try:
-            size = _allocate(self.memfd, ring.slot_offset(payload), size, least)
+            size = _allocate(self.memfd, self._place(payload), size, least)
         except OSError as error:
             if error.errno not in NO_PAGES:
                 raise
             raise MemoryError(self.no_room(self.geometry.batches + self.spare, least)) from None
-        ring.move_to_memfd(payload, filled)
+        ring.move_to_memfd(payload, filled, outgrown)
         return size
 
     def no_room(self, slots: int, size: int) -> str:

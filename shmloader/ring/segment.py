@@ -16,13 +16,15 @@ import posix_ipc
 from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import RingMemory
-from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
-from shmloader.ring.growth import NO_PAGES, Growth, find_pages, free_in_shm, in_units, say_moved
+from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve, up
+from shmloader.ring.growth import NO_PAGES, Growth, Place, find_pages, free_in_shm, in_units, say_moved
 from shmloader.system.nameless import SHM_MOUNT, set_size
 from shmloader.system.parents_death import follow
 from shmloader.system.sandboxes import is_refusal, refused
 from shmloader.system.stack_samples import Sheet
 
+LARGE_SLOT = 4 << 30  # bytes; batches of more are rare
+MOST_RESERVED_TO_STAY = 16 << 40  # of addresses, of which a process has 128 TiB
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring: mapping it takes microseconds, but `top` shows it
 
 
@@ -56,6 +58,7 @@ class Segment(Growth):
         budget: How many bytes all slots together may take; None: as many as there are.
         remember: Whether a worker leaves its random states for its successor (random_states.py).
         streams: Whether the dataset is a stream, and workers leave its state after each batch.
+        stays: Whether each slot stays where it is mapped first, because it is page-locked or others map it.
         board: Where the bells of a crew's workers are; None: in the ring.  A worker sets its own.
         detail: Whether workers count where they spend their time: NOTE [ Stack samples ].
 
@@ -79,6 +82,7 @@ class Segment(Growth):
         streams: bool = False,
         detail: bool = False,
         board: Mapping | None = None,
+        stays: bool = False,
     ) -> None:
         self.sheet: Sheet | None = None
         self.board = board
@@ -90,7 +94,7 @@ class Segment(Growth):
         self.fd, self.memfd = -1, -1
         try:
             self.fd, self.memfd = self._create(memory)
-            self.geometry, self.mapping = self._map(workers, entries, batches, spare, remember, streams)
+            self.geometry, self.mapping = self._map((workers, entries, batches, spare, remember, streams), stays)
             self._commit_control()
             if detail:
                 self.sheet = Sheet(workers)
@@ -125,27 +129,33 @@ class Segment(Growth):
         say_moved(f"{SHM_MOUNT} cannot be used here")
         return self.memfd, -1
 
-    def _map(
-        self, workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool
-    ) -> tuple[Geometry, Mapping]:
-        """Map as widely as the process may, so that slots can grow in place.  That takes addresses, not memory."""
+    def _map(self, shape: tuple[int, int, int, int, bool, bool], stays: bool) -> tuple[Geometry, Mapping]:
+        """Map slots so widely that most grow in place: NOTE [ Rooms ] in ring.pxd."""
         reserved = min(4 * physical_memory(), MOST_RESERVED)
+        tail = up(physical_memory(), PAGE)
+        if stays:
+            payloads = reserve(*shape, reserved).payloads
+            reserved = max(reserved, min(payloads * min(physical_memory(), LARGE_SLOT), MOST_RESERVED_TO_STAY))
+            tail = 0
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            reserved = min(reserved, limit // 4)  # because the limit is for the whole process, also for spawned workers
+        if limit != resource.RLIM_INFINITY:  # which is for the whole process, also for spawned workers
+            reserved = min(reserved, limit // (4 if stays else 16))
         while True:
-            geometry = reserve(workers, entries, batches, spare, remember, streams, reserved)
+            geometry = reserve(*shape, reserved, tail)
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:
                         set_size(fd, geometry.size)
-                return geometry, Mapping(self.fd, geometry.size)
+                return geometry, Mapping(self.fd, geometry.mapped)
             except OSError as error:
                 if error.errno not in (errno.ENOMEM, errno.EFBIG, errno.EINVAL):
                     raise
+                if tail and error.errno == errno.EFBIG:  # ulimit -f
+                    tail = 0
+                    continue
                 if geometry.slot_stride <= MiB:
                     raise MemoryError(
-                        f"shmloader could not map {in_units(geometry.size)} for a ring of {geometry.payloads} slots "
+                        f"shmloader could not map {in_units(geometry.mapped)} for a ring of {geometry.payloads} slots "
                         f"({os.strerror(error.errno)}). The process may use "
                         f"{_limit(resource.RLIMIT_AS)} of address space (ulimit -v) and files of "
                         f"{_limit(resource.RLIMIT_FSIZE)} (ulimit -f). Raise them, or lower num_workers, "
@@ -158,12 +168,12 @@ class Segment(Growth):
         first = geometry.batches + self.spare
         if why := self.forbidden(FIRST_COMMIT):
             raise MemoryError(why)
-        wanted = [(0, geometry.area_at)]
-        wanted += [(geometry.area_offset(k), geometry.area_commit) for k in range(geometry.entries)]
-        wanted += [(geometry.slot_at + k * geometry.slot_stride, FIRST_COMMIT) for k in range(first)]
+        wanted = [(Place(0), geometry.area_at)]
+        wanted += [(Place(geometry.area_offset(k)), geometry.area_commit) for k in range(geometry.entries)]
+        wanted += [(Place(geometry.slot_at + k * geometry.slot_stride), FIRST_COMMIT) for k in range(first)]
         try:
-            for at, size in wanted:
-                if find_pages(self.fd, at, size) < size:
+            for place, size in wanted:
+                if find_pages(self.fd, place, size) < size:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if error.errno not in NO_PAGES:
@@ -173,7 +183,7 @@ class Segment(Growth):
             say_moved(f"{SHM_MOUNT} has {in_units(free_in_shm())} free, too little even for the ring's control words")
             os.close(self.fd)
             self.fd, self.memfd = self.memfd, -1
-            self.mapping = Mapping(self.fd, geometry.size)
+            self.mapping = Mapping(self.fd, geometry.mapped)
             self._commit_control()
 
     def format(self, ring: TrainerSide, label: bytes = b"") -> None:
@@ -207,7 +217,7 @@ class Segment(Growth):
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1
         self.board = None
-        self.mapping = Mapping(self.fd, self.geometry.size)
+        self.mapping = Mapping(self.fd, self.geometry.mapped)
 
 
 def too_many_files() -> str:

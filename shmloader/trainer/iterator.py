@@ -170,6 +170,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             streams=self._streams,
             detail=wants_detail(options),
             board=board,
+            stays=device is not None or self._audience is not None,
         )
         segment = self._segment
         self._account = account_of(loader)

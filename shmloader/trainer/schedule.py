@@ -21,6 +21,7 @@ from shmloader.options import Options, RingMemory
 from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.seek import ranks_of
+from shmloader.trainer.epoch_length import most_under_way
 from shmloader.trainer.windows import Windows
 from shmloader.worker.random_states import further
 
@@ -62,6 +63,13 @@ class Schedule(Protocol):
         """
 
 
+def usual_of(loader: Any, options: Options) -> int:
+    """How many batches are under way; with prefetch_epochs those of the next epoch too, so no length bounds them."""
+    if options.prefetch_epochs:
+        return int(loader.num_workers * loader.prefetch_factor)
+    return most_under_way(loader)
+
+
 class _Attached:
     """A schedule with its ring."""
 
@@ -93,7 +101,7 @@ class RoundRobin(_Attached):
     def __init__(self, loader: Any, options: Options) -> None:
         self._workers: int = loader.num_workers
         self._seeds(loader, options)
-        batches = loader.num_workers * loader.prefetch_factor
+        batches = usual_of(loader, options)
         self.size = Size(batches, batches, batches, options.ring_memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
@@ -111,7 +119,7 @@ class InTurn(_Attached):
         self._workers: int = loader.num_workers
         self._in_order: bool = loader.in_order
         self._none_ended = [False] * self._workers
-        batches = loader.num_workers * loader.prefetch_factor
+        batches = usual_of(loader, options)
         self.size = Size(batches, batches, batches, options.ring_memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
@@ -159,7 +167,7 @@ class Steal(_Further):
     """
 
     def __init__(self, loader: Any, options: Options) -> None:
-        batches = loader.num_workers * loader.prefetch_factor
+        batches = usual_of(loader, options)
         super().__init__(loader, options, batches, batches)
         # "auto" would ask whether /dev/shm has room for all slots, though the additional ones may never be filled
         memory: RingMemory = (
@@ -193,7 +201,7 @@ class Chunks(_Further):
         size: Any = attribute(loader.batch_sampler, "batch_size")
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
-        usual = self._workers * loader.prefetch_factor
+        usual = usual_of(loader, options)
         super().__init__(loader, options, max(LEAST_CHUNKED, -(-usual // chunks)), max(LEAST_CHUNKED, usual))
         # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
         memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory
@@ -225,7 +233,7 @@ class ByPlace(_Attached):
         workers: int = loader.num_workers
         self._seeds(loader, options)
         self._places = Places(options.group_by, loader.dataset)
-        self._window = max(2, min(workers * loader.prefetch_factor, MOST_TASKS // 2 // workers))
+        self._window = max(2, min(usual_of(loader, options), MOST_TASKS // 2 // workers))
         least = 2 * workers * self._window  # tasks, because each worker may have some of each batch
         size: Any = attribute(loader.batch_sampler, "batch_size")
         rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS

@@ -261,15 +261,15 @@ def test_a_task_that_was_overwritten_while_it_was_done(name: str, value: int) ->
 def test_pages_that_a_payload_has_not() -> None:
     with BothSides() as ring:
         ring.claim()
-        stride = ring.segment.geometry.slot_stride
+        most = ring.segment.geometry.slot_most
         ring.header("committed", MOST)
-        assert ring.worker.committed(ring.payload) == ring.trainer.committed(ring.payload) == stride
-        assert ring.trainer.committed_in_all() == stride + 3 * FIRST_COMMIT
-        for size in (stride + 1, (1 << 63) - 1):
+        assert ring.worker.committed(ring.payload) == ring.trainer.committed(ring.payload) == most
+        assert ring.trainer.committed_in_all() == most + 3 * FIRST_COMMIT
+        for size in (most + 1, (1 << 63) - 1):
             with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
                 ring.worker.allocate(size)
         assert ring.worker.allocate(100) == 0
-        for size in (stride, stride - 127, (1 << 63) - 1, (1 << 63) - 128):
+        for size in (most, most - 127, (1 << 63) - 1, (1 << 63) - 128):
             with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
                 ring.worker.allocate(size)
         assert ring.worker.used == 100

@@ -420,7 +420,7 @@ def test_a_thread_of_the_worker_collates_while_a_batch_is_published(monkeypatch:
         published.set()
         thread.join()
         first = ring.slot[0] - ring.slot_at(0)
-        assert not first <= made[0].data_ptr() < first + ring.segment.geometry.size, "in the ring, and in which slot?"
+        assert not first <= made[0].data_ptr() < first + ring.segment.geometry.mapped, "in the ring, and in which slot?"
         assert bool((made[0] == 1).all()) and ring.take() == [7]
 
 

@@ -48,7 +48,7 @@ def test_a_budget_is_kept_in_place_and_the_epoch_goes_on() -> None:
 
 
 def test_a_budget_that_no_ring_can_keep() -> None:
-    loader = shmloader.DataLoader(sized([10]), num_workers=1, max_ring_bytes=4 * 16 * 1024 - 1)
+    loader = shmloader.DataLoader(sized([10, 10]), num_workers=1, max_ring_bytes=4 * 16 * 1024 - 1)
     with pytest.raises(MemoryError, match=r"4 slots x 16.0 KiB = 64.0 KiB, and max_ring_bytes allows 64.0 KiB"):
         iter(loader)
 

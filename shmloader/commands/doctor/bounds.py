@@ -105,19 +105,20 @@ def addresses(wanted: Wanted) -> Finding:
         geometry = segment.geometry
     finally:
         segment.close()
-    state = f"{geometry.payloads} slots of up to {in_units(geometry.slot_stride)}"
+    state = f"{geometry.payloads} slots of up to {in_units(geometry.slot_most)}"
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     whose = f"this process may use {_limit(limit, in_units)} of address space"
     if limit == resource.RLIM_INFINITY:
         whose = "all slots together get four times this machine's memory in addresses, 1 TiB at most"
-    if geometry.slot_stride < wanted.batch_bytes:
+    is_limited = limit != resource.RLIM_INFINITY
+    if geometry.slot_most < wanted.batch_bytes or (is_limited and wanted.slots * wanted.batch_bytes > limit):
         return Finding(
             "ring",
             "attention",
             state,
             f"a batch of {in_units(wanted.batch_bytes)} does not fit: {whose}",
             "fewer slots (num_workers, prefetch_factor, spare_slots), or a smaller batch_size"
-            + ("" if limit == resource.RLIM_INFINITY else ", or ulimit -v unlimited"),
+            + (", or ulimit -v unlimited" if is_limited else ""),
         )
     return Finding("ring", "fine", state)
 
