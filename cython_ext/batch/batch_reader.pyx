@@ -1,6 +1,22 @@
 # cython: language_level=3
 """Slot to batch: tensors over the slot, or copies.  It joins chunks, which must agree in structure, dtype and shape.
 It checks each place and size that a worker wrote.  batch_writer.pyx describes the layout.
+
+NOTE [ Small leaves ]
+
+Many loops keep the labels of each batch and drop the images.  A label over the slot would hold all of it, and once
+`spare_slots` slots are held, every further batch is copied.  So the small leaves of a lent batch are copied into memory
+of their own.  A label that is kept then holds no slot.
+
+    1. A leaf is small if it has at most SMALL bytes, and at most a PART-th of the batch's.  All small leaves together
+       may have four times that.  If they have more, the limit is halved until they have not.  So a batch of many
+       leaves of one size stays in the slot, and is not copied bit by bit.
+    2. Leaves that share bytes are small together, or not at all.
+    3. All small leaves of a batch share one block.  Those that are neighbours in the slot are copied at once, with what
+       lies between them.
+    4. If slots are page-locked, so is the block, by torch.  torch must know which copies to a device read it, and it
+       looks that up by the tensor's storage.  So all tensors of such a block share its storage.
+    5. With `device=`, only the thread that copies the batch to the device gets its tensors, so they stay in the slot.
 """
 
 import reprlib
@@ -9,21 +25,30 @@ from itertools import chain
 from pickle import loads
 
 cimport cython
+from libc.stdint cimport uint64_t
 
 from shmloader.core.batch_tree cimport is_leaf
+from shmloader.core.gather cimport copy_bytes
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport overwritten
-from shmloader.core.tensors cimport array_over, tensor_over, unequal
+from shmloader.core.tensors cimport array_over, tensor_in, tensor_over, unequal
 
 import numpy
 import torch
 
 from shmloader.core.batch_tree import Assembly, Shell
 
+cdef extern from "Python.h":
+    object PyByteArray_FromStringAndSize(const char *bytes, Py_ssize_t size)    # NULL: it is not filled
+    char *PyByteArray_AS_STRING(object array)
+
 cdef object Tensor = torch.Tensor, TorchDtype = torch.dtype, Array = numpy.ndarray, uint8 = torch.uint8
 
 cdef enum:
     MOST_PLANS = 1024   # plans and recipes kept: a tree that never repeats must not fill the memory
+    SMALL = 1 << 16     # bytes; NOTE [ Small leaves ]
+    PART = 64
+    LINE = 64           # where torch's own memory begins; some functions are faster there, or give other last digits
 
 
 cdef class BatchReader:
@@ -32,10 +57,13 @@ cdef class BatchReader:
     Args:
         failure: the class of the object that a failed chunk gives in place of its rows.
         clone: copies a tensor into its own memory, if a batch is copied.
+        room: makes a tensor of so many bytes for the small leaves of a lent batch; None: they get plain memory.
+        keeps: whether anybody may keep a leaf of a lent batch.  Otherwise, small ones stay in the slot.
     """
 
-    def __init__(self, failure, clone=Tensor.clone):
-        self.plans, self.recipes, self.failure, self.clone = {}, {}, failure, clone
+    def __init__(self, failure, clone=Tensor.clone, room=None, keeps=True):
+        self.plans, self.recipes, self.failure = {}, {}, failure
+        self.clone, self.room, self.keeps = clone, room, keeps
 
     def read(self, Lease lease not None, bint copy):
         """The batch over a lease's payload, or in its own memory.
@@ -50,7 +78,7 @@ cdef class BatchReader:
             return self.read_chunks(lease, copy)
         recipe = self.recipe_of(lease, 0)
         table = lease.objects(recipe.end)
-        leaves = recipe.leaves_over(lease, self.clone if copy else None)
+        leaves = self.leaves_of(recipe, lease, copy)
         return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, Lease lease, bint copy):
@@ -85,7 +113,15 @@ cdef class BatchReader:
             return failure
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
-        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts, order, cut_by(lease)))
+        return whole.build(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+
+    cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
+        if copy:
+            return recipe.copied_leaves(lease, self.clone)
+        if lease.bytes != recipe.divided:
+            recipe.divide(lease.bytes if self.keeps else 0)
+            recipe.divided = lease.bytes
+        return recipe.lent_leaves(lease, self.room)
 
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
@@ -111,6 +147,7 @@ cdef class BatchReader:
             plan = loads(lease.plan(chunk))
             self.plans[number] = plan, Assembly(plan).whole()
         recipe.plan, recipe.build = self.plans[number]
+        recipe.divided = -1
         recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
         for token in recipe.plan:
             if is_leaf(token):
@@ -128,8 +165,9 @@ cdef class BatchReader:
                 if strided:
                     strides = words[k:k + sides]
                     k += sides
-                recipe.end = max(recipe.end, end_of(token, at, shape, strides, len(memoryview(lease))))
-                recipe.leaves.append((token, at, shape, strides))
+                end = end_of(token, at, shape, strides, lease.bytes)
+                recipe.end = max(recipe.end, end)
+                recipe.leaves.append((token, at, shape, strides, end))
         if k != count:
             raise overwritten("the number of words in a batch's description", count, k)
         return recipe
@@ -139,21 +177,94 @@ cdef class BatchReader:
 cdef class Recipe:
     """How a batch is made from the bytes in its payload."""
 
-    cdef list leaves_over(self, Lease lease, object clone):
+    cdef list copied_leaves(self, Lease lease, object clone):
+        """The leaves, each in its own memory."""
         cdef list leaves = []
-        cdef object token, at, shape, strides, leaf
-        for token, at, shape, strides in self.leaves:
+        cdef object token, at, shape, strides
+        for token, at, shape, strides, _ in self.leaves:
             if type(token) is TorchDtype:
-                leaf = tensor_over(lease, token, at, shape, strides)
-                leaves.append(leaf if clone is None else copied(leaf, clone))
+                leaves.append(copied(tensor_over(lease, token, at, shape, strides), clone))
             else:
-                leaf = array_over(lease, token, at, shape, strides)
-                leaves.append(leaf if clone is None else leaf.copy("K"))
+                leaves.append(array_over(lease, token, at, shape, strides).copy("K"))
         return leaves
+
+    cdef list lent_leaves(self, Lease lease, object room):
+        """The leaves over the slot, and the small ones over their block: NOTE [ Small leaves ]."""
+        cdef list leaves = []
+        cdef object token, shape, strides, over = lease, block = None, storage = None
+        cdef Py_ssize_t at, begins = 0
+        cdef bint is_small
+        if self.runs:
+            if room is None:
+                block = PyByteArray_FromStringAndSize(NULL, self.block + LINE)
+                begins = self.copy_small(lease, <uint64_t>PyByteArray_AS_STRING(block))
+            else:
+                block = room(self.block + LINE)
+                storage = block.untyped_storage()
+                begins = self.copy_small(lease, block.data_ptr())
+                block = block.numpy()
+        for token, is_small, at, shape, strides in self.lent:
+            over = block if is_small else lease
+            if is_small:
+                at += begins
+            if type(token) is not TorchDtype:
+                leaves.append(array_over(over, token, at, shape, strides))
+            elif is_small and storage is not None:
+                leaves.append(tensor_in(storage, token, at, shape, strides))
+            else:
+                leaves.append(tensor_over(over, token, at, shape, strides))
+        return leaves
+
+    cdef Py_ssize_t copy_small(self, Lease lease, uint64_t to) except -1:
+        """Copy the small leaves to their block, which is at this address; returns where they begin in it."""
+        cdef Py_ssize_t begins = <Py_ssize_t>(-to % LINE), start, at, size
+        for start, at, size in self.runs:
+            copy_bytes(to + begins + at, <uint64_t>lease.data + start, size)
+        return begins
+
+    cdef int divide(self, Py_ssize_t bytes) except -1:
+        """Find the leaves that are small in a batch of so many bytes."""
+        cdef list places = self.places(), moved = [None] * len(self.leaves), run = None
+        cdef Py_ssize_t most = min(SMALL, bytes // PART), start, end, k
+        while sum([end - start for start, end, _ in places if end - start <= most]) > bytes // PART * 4:
+            most //= 2
+        self.runs, self.block = [], 0
+        for start, end, group in places if most else ():
+            if end - start > most:
+                run = None
+                continue
+            if run is None or start - <Py_ssize_t>run[0] - <Py_ssize_t>run[2] > 2 * LINE:
+                run = [start, self.block + (start - self.block) % LINE, 0]
+                self.runs.append(run)
+            run[2] = end - run[0]
+            self.block = run[1] + run[2]
+            for k in group:
+                moved[k] = run[1] - run[0]
+        self.lent = [
+            (token, by is not None, at + (by or 0), shape, strides)
+            for (token, at, shape, strides, _), by in zip(self.leaves, moved)
+        ]
+        return 0
+
+    cdef list places(self):
+        """The parts of the slot that have leaves, from its start on.
+
+        Returns:
+            Of each part: where it begins, where it ends, and the numbers of the leaves in it, which overlap.
+        """
+        cdef list found = [], part = None
+        for at, end, k in sorted([(leaf[1], leaf[4], k) for k, leaf in enumerate(self.leaves)]):
+            if part is None or at >= part[1]:
+                part = [at, end, [k]]
+                found.append(part)
+            else:
+                part[1] = max(part[1], end)
+                part[2].append(k)
+        return found
 
     cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
         """Raise if the leaves of another chunk, with the same plan, are not where this one has them."""
-        for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
+        for (_, at, shape, strides, _), (_, other_at, other_shape, other_strides, _) in zip(self.leaves, other.leaves):
             if shape != other_shape:
                 raise unequal(shape[1:], lease.first_row(0), other_shape[1:], lease.first_row(chunk))
             if at != other_at or strides != other_strides:

@@ -10,6 +10,7 @@ cdef struct elements:   # of a leaf
     bint lazy           # they are the conjugates, or the negatives, of the stored values
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=*)
+cdef object tensor_in(object storage, object dtype, Py_ssize_t at, tuple shape, tuple strides)
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides)
 cdef bint is_dense(object tensor) except -1             # whether it is only its elements, on the CPU
 cdef tuple look_at(object leaf, elements *of)           # the place and layout of its elements; returns the shape

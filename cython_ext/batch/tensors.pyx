@@ -37,6 +37,7 @@ import torch
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 cdef object stock_torch_function = Tensor.__torch_function__.__func__
 cdef object strided = torch.strided, empty = torch.empty, from_dlpack = torch.from_dlpack, uint8 = torch.uint8
+cdef object inference_mode = torch.inference_mode
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 
@@ -113,6 +114,21 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
         dlpack_drop(managed)
         raise
     return dlpack_make(dlpack, managed) if dlpack else dlpack_make_older(from_dlpack, managed)
+
+
+cdef dict BLANKS = {}       # torch's dtypes -> a tensor without elements
+
+
+cdef object tensor_in(object storage, object dtype, Py_ssize_t at, tuple shape, tuple strides):
+    """A tensor over a part of a storage, which it shares with others, and of which it is no view to autograd.
+
+    `at` is in bytes, and a multiple of an element's.  Strides are in elements; None: row-major.
+    """
+    cdef object blank = BLANKS.get(dtype)
+    if blank is None:
+        with inference_mode(False):     # outside, a tensor that was made inside could not be changed
+            blank = BLANKS[dtype] = empty(0, dtype=dtype, device="cpu")
+    return blank.data.set_(storage, at // dtype.itemsize, shape, () if strides is None else strides)
 
 
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides):
