@@ -14,7 +14,7 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.batch import containers, objects
 from shmloader.batch.containers import Containers, Holed, Made
-from shmloader.core.batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
+from shmloader.core.batch_tree import ATOMS, DEEPEST, Shell, all_of_str, is_its_dict, is_namedtuple, walk
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 
@@ -86,8 +86,6 @@ class _ChunkWalk:
         self.plan: list[Any] = []
         self.leaves: list[Any] = []
         self.others: list[Any] = []
-        self.met: dict[int, int] = {}  # id of an object that became a leaf -> the number of the leaf
-        self.alive: list[Any] = []  # keeps these alive, because ids are reused
         self.left: list[tuple[Any, int]] = []  # nodes still to visit, the next one last, and their depths
         self.depth = 0
 
@@ -107,7 +105,7 @@ class _ChunkWalk:
         elif isinstance(node, torch.Tensor):
             self.tensor(node)
         elif kind is numpy.ndarray and node.dtype.kind in "biufc" and node.dtype.isnative:
-            self.leaf(node, node)
+            self.leaf(node)
         elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
             self.plan.append(None)
             self.others.append(node)
@@ -140,7 +138,7 @@ class _ChunkWalk:
 
     def tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) is torch.Tensor and not tensor.requires_grad and objects.is_dense(tensor):
-            self.leaf(tensor, tensor)
+            self.leaf(tensor)
             return
         elements = objects.elements_of(tensor)
         if elements is None:
@@ -150,16 +148,12 @@ class _ChunkWalk:
             )
         self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
         self.plan.append((Shell, 1))
-        self.leaf(tensor, elements)
+        self.leaf(elements)
 
-    def leaf(self, node: Any, elements: Any) -> None:
-        before = self.met.setdefault(id(node), len(self.leaves))
-        if before < len(self.leaves):
-            self.plan.append((Again, before))
-        else:
-            self.plan.append(elements.dtype)
-            self.leaves.append(elements)
-            self.alive.append(node)
+    def leaf(self, elements: Any) -> None:
+        """Its rows are written out, also if they were met before: in another chunk they may not have been."""
+        self.plan.append(elements.dtype)
+        self.leaves.append(elements)
 
     def holed(self, node: Any, keys: list[Any] | None, items: list[Any]) -> None:
         pickled = None

@@ -10,7 +10,7 @@ views, tensors saved for backward, a list that keeps every target.  torch knows:
 exports its bytes, until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and
 arrays are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is
 free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.  Small leaves
-are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in batch_reader.pyx).
+are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in recipe.pyx).
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.
