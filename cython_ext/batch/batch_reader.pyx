@@ -8,7 +8,7 @@ import struct
 from itertools import chain
 from pickle import loads
 
-from shmloader.core.batch_tree cimport is_leaf
+from shmloader.core.batch_tree cimport is_leaf, without_again
 from shmloader.core.lease cimport Lease
 from shmloader.core.recipe cimport Recipe, places_of, worked_out
 from shmloader.core.ring cimport overwritten
@@ -62,7 +62,7 @@ cdef class BatchReader:
         """
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others, order = None
-        cdef object failure = None
+        cdef object failure = None, build = None
         cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
@@ -76,6 +76,8 @@ cdef class BatchReader:
             if failure is not None:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
+                build = Assembly(without_again(whole.plan)).whole()
+            if build is not None and without_again(recipe.plan) != without_again(whole.plan):
                 raise RuntimeError(
                     f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
                     f"{where(lease, 0)}, and {described(recipe.plan)} {where(lease, chunk)}"
@@ -87,7 +89,8 @@ cdef class BatchReader:
             return failure
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
-        return whole.build(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+        build = whole.build if build is None else build
+        return build(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
 
     cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
         if copy:

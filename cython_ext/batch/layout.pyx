@@ -22,7 +22,9 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from shmloader.core.gather cimport copy_bytes
-from shmloader.core.tensors cimport check_memory, elements, look_at, other_order, strides_of, tensor_over
+from shmloader.core.tensors cimport (
+    check_memory, elements, is_dense, look_at, other_order, strides_of, tensor_over,
+)
 from shmloader.core.worker cimport WorkerSide
 
 import torch
@@ -117,14 +119,18 @@ cdef int settle(list cluster, list leaves, elements *of, list found) except -1:
 
 
 cpdef list blocks(list tensors):
-    """The blocks of plain CPU tensors that overlap, or have elements that do."""
+    """The blocks of those of these tensors that would travel as one; none of others than plain ones without grad."""
     cdef Py_ssize_t k, count = len(tensors)
     cdef elements *of = <elements *>malloc(max(count, 1) * sizeof(elements))
     if of == NULL:
         raise MemoryError
     try:
         for k in range(count):
-            look_at(tensors[k], &of[k])
+            tensor = tensors[k]
+            if type(tensor) is Tensor and is_dense(tensor) and not tensor.requires_grad:
+                look_at(tensor, &of[k])
+            else:
+                of[k].span = 0
         if not any_overlap(of, count):
             return []
         return [block for k, block in enumerate(blocks_of(tensors, of)) if block and k == block.leaves[0]]

@@ -14,7 +14,17 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.batch import containers, objects
 from shmloader.batch.containers import Containers, Holed, Made
-from shmloader.core.batch_tree import ATOMS, DEEPEST, Shell, all_of_str, is_its_dict, is_namedtuple, walk
+from shmloader.core.batch_tree import (
+    ATOMS,
+    DEEPEST,
+    Again,
+    Shell,
+    all_of_str,
+    is_its_dict,
+    is_its_elements,
+    is_namedtuple,
+    walk,
+)
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 
@@ -86,6 +96,8 @@ class _ChunkWalk:
         self.plan: list[Any] = []
         self.leaves: list[Any] = []
         self.others: list[Any] = []
+        self.met: dict[int, int] = {}  # id of an object that became a leaf -> the number of the leaf
+        self.alive: list[Any] = []  # keeps these alive, because ids are reused
         self.left: list[tuple[Any, int]] = []  # nodes still to visit, the next one last, and their depths
         self.depth = 0
 
@@ -105,7 +117,7 @@ class _ChunkWalk:
         elif isinstance(node, torch.Tensor):
             self.tensor(node)
         elif kind is numpy.ndarray and node.dtype.kind in "biufc" and node.dtype.isnative:
-            self.leaf(node)
+            self.leaf(node, node)
         elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
             self.plan.append(None)
             self.others.append(node)
@@ -138,7 +150,7 @@ class _ChunkWalk:
 
     def tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) is torch.Tensor and not tensor.requires_grad and objects.is_dense(tensor):
-            self.leaf(tensor)
+            self.leaf(tensor, tensor)
             return
         elements = objects.elements_of(tensor)
         if elements is None:
@@ -146,14 +158,20 @@ class _ChunkWalk:
                 f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which has more than its "
                 "elements"
             )
-        self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
-        self.plan.append((Shell, 1))
-        self.leaf(elements)
+        if is_its_elements(type(tensor)) and not tensor.__dict__:  # as in walk(), which may take other chunks apart
+            self.plan.append((type(tensor), ()))
+        else:
+            self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
+            self.plan.append((Shell, 1))
+        self.leaf(tensor, elements)
 
-    def leaf(self, elements: Any) -> None:
-        """Its rows are written out, also if they were met before: in another chunk they may not have been."""
+    def leaf(self, node: Any, elements: Any) -> None:
+        before = self.met.setdefault(id(node), len(self.leaves))
+        if before < len(self.leaves):
+            self.plan.append((Again, before))
         self.plan.append(elements.dtype)
         self.leaves.append(elements)
+        self.alive.append(node)
 
     def holed(self, node: Any, keys: list[Any] | None, items: list[Any]) -> None:
         pickled = None

@@ -169,11 +169,26 @@ def test_out_of_order() -> None:
 # ------------------------------------------------------------------------------------------------------ in chunks
 
 
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
 @shmloader.row_wise
 def rows_with_views(samples: list[Any]) -> Any:
     images = torch.utils.data.default_collate([sample["image"] for sample in samples])
-    twice = images if samples[0]["image"][0, 0] < 4 else images.clone()
-    return {"images": images, "again": twice, "crop": images[:, 5:], "mask": images[:, :1].expand(-1, 9, -1)}
+    twice = images.clone() if 0 < samples[0]["image"][0, 0] < 8 else images
+    tagged = images.as_subclass(Tagged)
+    return {
+        "images": images,
+        "again": twice,
+        "tagged": [tagged, tagged if twice is images else tagged.clone()],
+        "crop": images[:, 5:],
+        "mask": images[:, :1].expand(-1, 9, -1),
+    }
+
+
+def contiguous(batch: Any) -> Any:
+    return {**batch, "mask": batch["mask"].contiguous(), "crop": batch["crop"].contiguous()}
 
 
 def test_rows_of_chunks_are_written_out() -> None:
@@ -181,8 +196,9 @@ def test_rows_of_chunks_are_written_out() -> None:
     wanted = list(BOTH[0](Views(), 8, collate_fn=rows_with_views))
     for options in ({"chunk_size": 4}, {"chunk_size": 3}, {"chunk_size": 4, "spare_slots": 0}):
         got = list(shmloader.DataLoader(Views(), 8, num_workers=2, collate_fn=rows_with_views, **options))
-        assert_same([{**b, "mask": b["mask"].contiguous()} for b in got],
-                    [{**b, "mask": b["mask"].contiguous(), "crop": b["crop"].contiguous()} for b in wanted])  # fmt: skip
+        assert_same(got, [contiguous(batch) for batch in wanted])
+        assert not any(shares(batch["images"], batch["crop"]) for batch in got)
+        assert [batch["images"] is batch["again"] for batch in got] == [False, True, True]
 
 
 # ---------------------------------------------------------------------------------------------- what stays apart
