@@ -33,6 +33,7 @@ cdef object Tensor = torch.Tensor
 
 cdef enum:
     MANY = 65536        # bytes; fewer have too few pages for a saving
+    FEW = 16            # leaves, for which there is room on the stack
 
 cdef struct stretch:
     uint64_t start, end
@@ -144,26 +145,36 @@ cdef list place_all(WorkerSide ring, list leaves, list buffers, list words):
     Returns:
         The buffers, with the place and the size of each tensor instead of it.
     """
-    cdef list pickled = [data for data in buffers if type(data) is Tensor] if buffers else buffers
-    cdef list tensors = leaves + pickled if pickled else leaves, shapes = [], places = [], found
-    cdef Py_ssize_t k, at, count = len(tensors)
-    cdef object block
-    cdef elements *of = <elements *>malloc(max(count, 1) * sizeof(elements))
-    if of == NULL:
-        raise MemoryError
+    cdef list tensors = leaves, shapes = [], found = None
+    cdef dict places = None
+    cdef Py_ssize_t k, at, count, noted = len(leaves)
+    cdef object leaf, block = None
+    cdef elements few[FEW]
+    cdef elements *of = few
+    if buffers:
+        places = {}
+        tensors = leaves + [data for data in buffers if type(data) is Tensor]
+    count = len(tensors)
+    if count > FEW:
+        of = <elements *>malloc(count * sizeof(elements))
+        if of == NULL:
+            raise MemoryError
     try:
         for k in range(count):
             shapes.append(look_at(tensors[k], &of[k]))
-        found = blocks_of(tensors, of) if any_overlap(of, count) else None
+        if any_overlap(of, count):
+            found = blocks_of(tensors, of)
         for k in range(count):
-            block = None if found is None else found[k]
-            at = place(ring, tensors[k], &of[k], shapes[k], block, words if k < len(leaves) else None)
-            if k >= len(leaves):
-                places.append((at, of[k].bytes))
+            leaf = tensors[k]
+            if found is not None:
+                block = found[k]
+            at = place(ring, leaf, &of[k], shapes[k], block, words if k < noted else None)
+            if k >= noted:
+                places[id(leaf)] = at, of[k].bytes
     finally:
-        free(of)
-    places.reverse()
-    return [places.pop() if type(data) is Tensor else data for data in buffers]
+        if of != few:
+            free(of)
+    return [places[id(data)] if type(data) is Tensor else data for data in buffers] if buffers else buffers
 
 
 cdef Py_ssize_t place(WorkerSide ring, object leaf, elements *of, tuple shape, object block, list words) except -1:

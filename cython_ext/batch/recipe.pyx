@@ -23,6 +23,7 @@ from math import prod
 
 cimport cython
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
 
 from shmloader.core.batch_tree cimport is_leaf
 from shmloader.core.gather cimport copy_bytes
@@ -43,6 +44,9 @@ cdef enum:
     PART = 64
     LINE = 64           # where torch's own memory begins; some functions are faster there, or give other last digits
 
+cdef extern from "Python.h":
+    const Py_ssize_t STAYS "PY_SSIZE_T_MAX"     # in Recipe.moved
+
 
 cdef Recipe worked_out(object plan, object build, tuple words, object limit):
     """The recipe of a batch with these words, in a payload of so many bytes."""
@@ -50,7 +54,7 @@ cdef Recipe worked_out(object plan, object build, tuple words, object limit):
     cdef bint strided, is_view, shared = False
     cdef tuple shape, strides
     cdef Recipe recipe = Recipe.__new__(Recipe)
-    recipe.plan, recipe.build, recipe.divided = plan, build, -1
+    recipe.plan, recipe.build, recipe.divided, recipe.in_order = plan, build, -1, True
     recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
     for token in recipe.plan:
         if is_leaf(token):
@@ -69,13 +73,14 @@ cdef Recipe worked_out(object plan, object build, tuple words, object limit):
                 strides = words[k:k + sides]
                 k += sides
             end, is_view = end_of(token, at, shape, strides, limit)
-            shared = shared or is_view or at < recipe.end
+            shared = shared or is_view
+            recipe.in_order = recipe.in_order and at >= recipe.end
             recipe.end = max(recipe.end, end)
             recipe.leaves.append((token, at, shape, strides, end, -1))
     if k != count:
         raise overwritten("the number of words in a batch's description", count, k)
     recipe.storages = []
-    if shared:      # or they only lie in another order, as leaves do that were stacked
+    if shared or not recipe.in_order:   # leaves that were stacked may only lie in another order
         recipe.find_storages()
     return recipe
 
@@ -89,7 +94,7 @@ cdef class Recipe:
         cdef list leaves = [], storages = []
         cdef object token, at, shape, strides
         cdef Py_ssize_t size, k
-        for at, size in self.storages:
+        for at, size, _ in self.storages:
             storages.append(clone(tensor_over(lease, uint8, at, (size,))).untyped_storage())
         for token, at, shape, strides, _, k in self.leaves:
             if k >= 0:
@@ -103,35 +108,36 @@ cdef class Recipe:
     cdef list lent_leaves(self, Lease lease, object room):
         """The leaves over the slot, and the small ones over their block: NOTE [ Small leaves ]."""
         cdef list leaves = [], storages = []
-        cdef object token, shape, strides, over = lease, block = None, storage = None
-        cdef Py_ssize_t at, begins = 0, size, k
-        cdef bint is_small
+        cdef object token, shape, strides, over, block = None, storage = None
+        cdef Py_ssize_t at, by, begins = 0, size, k = 0, of
         if self.runs:
             if room is None:
-                block = PyByteArray_FromStringAndSize(NULL, self.block + LINE)
+                block = PyByteArray_FromStringAndSize(NULL, self.block + 2 * LINE)
                 begins = self.copy_small(lease, <uint64_t>PyByteArray_AS_STRING(block))
             else:
-                block = room(self.block + LINE)
+                block = room(self.block + 2 * LINE)
                 storage = block.untyped_storage()
                 begins = self.copy_small(lease, block.data_ptr())
                 block = block.numpy()
-        for k in range(len(self.storages)):
-            is_small, at, size = self.lent_storages[k]
-            if is_small and storage is not None:
-                storages.append((storage, begins + at))
-            else:
-                over = tensor_over(block if is_small else lease, uint8, begins + at if is_small else at, (size,))
-                storages.append((over.untyped_storage(), 0))
-        for token, is_small, at, shape, strides, k in self.lent:
-            if k >= 0:
-                leaves.append(tensor_in(storages[k][0], token, storages[k][1] + at, shape, strides))
+        for at, size, of in self.storages:
+            by = self.moved[of]
+            if by != STAYS and storage is not None:
+                storages.append((storage, begins + by))
                 continue
-            over = block if is_small else lease
-            if is_small:
-                at += begins
+            over = tensor_over(lease if by == STAYS else block, uint8, at if by == STAYS else begins + at + by, (size,))
+            storages.append((over.untyped_storage(), -at))
+        for token, at, shape, strides, _, of in self.leaves:
+            by = self.moved[k]
+            k += 1
+            if of >= 0:
+                leaves.append(tensor_in(storages[of][0], token, storages[of][1] + at, shape, strides))
+                continue
+            over = lease
+            if by != STAYS:
+                over, at = block, begins + at + by
             if type(token) is not TorchDtype:
                 leaves.append(array_over(over, token, at, shape, strides))
-            elif is_small and storage is not None:
+            elif by != STAYS and storage is not None:
                 leaves.append(tensor_in(storage, token, at, shape, strides))
             else:
                 leaves.append(tensor_over(over, token, at, shape, strides))
@@ -146,31 +152,69 @@ cdef class Recipe:
 
     cdef int divide(self, Py_ssize_t bytes) except -1:
         """Find the leaves that are small in a batch of so many bytes."""
-        cdef list places = places_of([(leaf[1], leaf[4]) for leaf in self.leaves])
-        cdef list moved = [None] * len(self.leaves), run = None
-        cdef Py_ssize_t most = min(SMALL, bytes // PART), start, end, k
-        while sum([end - start for start, end, _ in places if end - start <= most]) > bytes // PART * 4:
-            most //= 2
-        self.runs, self.block = [], 0
-        for start, end, group in places if most else ():
-            if end - start > most:
-                run = None
-                continue
-            if run is None or start - <Py_ssize_t>run[0] - <Py_ssize_t>run[2] > 2 * LINE:
-                run = [start, self.block + (start - self.block) % LINE, 0]
-                self.runs.append(run)
-            run[2] = end - run[0]
-            self.block = run[1] + run[2]
-            for k in group:
-                moved[k] = run[1] - run[0]
-        self.lent, self.lent_storages = [], [None] * len(self.storages)
-        for (token, at, shape, strides, _, of), by in zip(self.leaves, moved):
-            if of >= 0:
-                base, size = self.storages[of]
-                self.lent_storages[of] = by is not None, base + (by or 0), size
-                at, by = at - base, None
-            self.lent.append((token, by is not None, at + (by or 0), shape, strides, of))
+        cdef Py_ssize_t k, n = 0, count = len(self.leaves), most = min(SMALL, bytes // PART), together = 0
+        cdef Py_ssize_t start = -1, end = 0, at = 0     # of the run that is under way; -1: none is
+        cdef place *those
+        if self.moved == NULL:
+            self.moved = <Py_ssize_t *>malloc(max(count, 1) * sizeof(Py_ssize_t))
+        those = <place *>malloc(max(count, 1) * sizeof(place))
+        if self.moved == NULL or those == NULL:
+            free(those)
+            raise MemoryError
+        try:
+            n = self.find_places(those)
+            while True:
+                together = 0
+                for k in range(n):
+                    if those[k].is_first and those[k].end - those[k].start <= most:
+                        together += those[k].end - those[k].start
+                if together <= bytes // PART * 4:
+                    break
+                most //= 2
+            self.runs, self.block = [], 0
+            for k in range(n):
+                if not most or those[k].end - those[k].start > most:
+                    self.moved[those[k].leaf] = STAYS
+                    self.end_run(start, end, at)
+                    start = -1
+                    continue
+                if start < 0 or those[k].start - end > 2 * LINE:
+                    self.end_run(start, end, at)
+                    start = those[k].start
+                    at = self.block + (start - self.block) % LINE
+                    end = 0
+                end = max(end, those[k].end)
+                self.moved[those[k].leaf] = at - start
+            self.end_run(start, end, at)
+        finally:
+            free(those)
         return 0
+
+    cdef int end_run(self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t at) except -1:
+        """Note that these bytes of the slot are copied to offset `at` of the block."""
+        if start >= 0:
+            self.runs.append((start, at, end - start))
+            self.block = at + end - start
+        return 0
+
+    cdef Py_ssize_t find_places(self, place *those) except -1:
+        """Find for each leaf the place that it has with those that overlap it, in the order of the slot."""
+        cdef Py_ssize_t n = 0, first
+        cdef tuple leaf
+        if self.in_order:
+            for leaf in self.leaves:
+                those[n] = place(leaf[1], leaf[4], n, True)
+                n += 1
+            return n
+        for start, end, group in places_of([(leaf[1], leaf[4]) for leaf in self.leaves]):
+            first = n
+            for k in group:
+                those[n] = place(start, end, k, n == first)
+                n += 1
+        return n
+
+    def __dealloc__(self):
+        free(self.moved)
 
     cdef int find_storages(self) except -1:
         """Find the tensors that share a storage: NOTE [ Views ] in layout.pyx."""
@@ -183,7 +227,7 @@ cdef class Recipe:
                 continue
             for k in those:
                 self.leaves[k] = (*self.leaves[k][:5], len(self.storages))
-            self.storages.append((base, end - base))
+            self.storages.append((base, end - base, those[0]))
         return 0
 
 

@@ -41,7 +41,7 @@ FORMS: dict[str, Callable[[int], Any]] = {
     "bytes": lambda i: b"%d" % i,
     "nested": lambda i: [{"a": (i, torch.tensor(i))}, str(i)],
     "views": views,
-    "labelled": lambda i: (torch.full((20_000,), i % 100, dtype=torch.uint8), i),
+    "labelled": lambda i: (torch.full((8000,), i % 100, dtype=torch.uint8), i),  # too few for threads of torch
     "large": lambda i: torch.full((20_000,), i % 100, dtype=torch.uint8),
     "growing": lambda i: torch.full((1 << min(i, 17),), i % 100, dtype=torch.uint8),  # one size a batch of one
     "ragged": lambda i: torch.full((i % 4 + 1,), i),

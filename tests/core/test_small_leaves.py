@@ -136,10 +136,21 @@ def large(size: int = 1 << 22) -> torch.Tensor:
         ([large(62 << 10), torch.zeros(1 << 10, dtype=torch.uint8)], [True, True]),
         ([large(), numpy.arange(7), torch.zeros(0), torch.tensor(3), numpy.float64(2)], [True, False, False, False]),
         ([torch.arange(5), torch.zeros(3)], [True, True]),
+        ([large(), torch.zeros(0), large(70_000), torch.zeros(2, 0)], [True, False, True, False]),
         ([torch.zeros(100) for _ in range(500)], [True] * 500),
         ([large(), *(torch.zeros(1 << 12) for _ in range(100)), torch.zeros(5)], [True] * 101 + [False]),
     ],
-    ids=["64 KB", "more", "a 64th", "more than that", "kinds", "only small", "of one size", "many and one label"],
+    ids=[
+        "64 KB",
+        "more",
+        "a 64th",
+        "more than that",
+        "kinds",
+        "only small",
+        "empty",
+        "of one size",
+        "many and one label",
+    ],
 )
 def test_which_leaves_lie_in_the_slot(ring: BothSides, batch: list[Any], stay: list[bool]) -> None:
     got = taken(ring, batch)
