@@ -11,7 +11,7 @@ import torch
 from shmloader.batch.replace_tensors import tensors_of
 
 if sys.platform == "linux":
-    from shmloader.core.layout import blocks
+    from shmloader.core.layout import Block, blocks
 
 Copy = Callable[[torch.Tensor], torch.Tensor]
 Over = tuple[torch.UntypedStorage, int]  # what a tensor lies over, and at which byte it begins there
@@ -55,7 +55,7 @@ def _collect(batch: Any, found: list[torch.Tensor]) -> None:
         found.extend(tensors_of(batch))
 
 
-def _copied(block: Any, those: list[torch.Tensor], copy: Copy) -> Iterator[tuple[int, Over]]:
+def _copied(block: Block, those: list[torch.Tensor], copy: Copy) -> Iterator[tuple[int, Over]]:
     """Copy a block; for the id of each of its tensors, what the copy lies over.  Nothing, if no storage has it all."""
     end = block.address + block.bytes
     for storage in map(torch.Tensor.untyped_storage, those):
@@ -65,6 +65,8 @@ def _copied(block: Any, those: list[torch.Tensor], copy: Copy) -> Iterator[tuple
             if any(offset % tensor.itemsize for offset, tensor in zip(at, those, strict=True)):
                 return
             size = end - storage.data_ptr() - start
-            copied = copy(torch.empty(0, dtype=torch.uint8).set_(storage, start, (size,))).untyped_storage()
+            copied = copy(
+                torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage, start, (size,), (1,))
+            ).untyped_storage()
             yield from ((id(tensor), (copied, offset)) for tensor, offset in zip(those, at, strict=True))
             return
