@@ -193,7 +193,7 @@ class Other:
 
     def room(self, size: int) -> torch.Tensor:
         with self.relaxed():
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         return Streams((), [])
