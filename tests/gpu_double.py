@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from shmloader.device import pinning
 from shmloader.device.accelerator import Streams
@@ -52,6 +53,7 @@ class DoubleGpu:
         self.registered: dict[int, int] = {}
         self.sizes: list[int] = []  # of all registrations
         self.clones = self.waits = 0
+        self._rooms: list[tuple[StorageWeakRef, int, int]] = []  # torch's own memory
         self.is_broken = False
         self.wrong: list[str] = []  # what no device would forgive
         self.captured: set[int] = set()
@@ -88,13 +90,26 @@ class DoubleGpu:
                 self.wrong.append("unregistered under a copy")
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return self._range(tensor.data_ptr(), tensor.nbytes) is not None or hasattr(tensor, "cloned")
+        at, size = tensor.data_ptr(), tensor.nbytes
+        return self._range(at, size) is not None or self._room(at) is not None or hasattr(tensor, "cloned")
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         self.clones += 1
         clone = tensor.clone()
         clone.cloned = True  # type: ignore[attr-defined]
         return clone
+
+    def room(self, size: int) -> torch.Tensor:
+        room = torch.empty(size, dtype=torch.uint8)
+        with self._lock:
+            self._rooms.append((StorageWeakRef(room.untyped_storage()), room.data_ptr(), size))
+        return room
+
+    def _room(self, address: int) -> int | None:
+        """Where the block of torch's begins in which this address lies."""
+        with self._lock:
+            self._rooms = [room for room in self._rooms if not room[0].expired()]
+            return next((at for _, at, size in self._rooms if at <= address < at + size), None)
 
     def _range(self, address: int, size: int) -> int | None:
         with self._lock:
@@ -236,6 +251,8 @@ class DoubleGpu:
         copied = torch.full_like(tensor, -1 if tensor.is_signed() else 77, memory_format=torch.contiguous_format)
         source, size, to = tensor.data_ptr(), tensor.nbytes, copied.data_ptr()
         registered = self._range(source, size)
+        if self._room(source) not in (None, tensor.untyped_storage().data_ptr()):
+            self.wrong.append("torch does not find the block that a copy reads")
         held = [copied] if registered is not None else [copied, tensor]  # torch keeps its own memory until that is done
         with self._lock:
             self._copying.append((source, size))

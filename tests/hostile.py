@@ -168,12 +168,15 @@ class BothSides:
 
 # --------------------------------------------------------------------------------------------------------------- fuzz
 
+VIEWED = torch.arange(32.0)
 BATCHES = [
     torch.arange(12.0).reshape(3, 4),
     torch.arange(48, dtype=torch.int16).reshape(1, 2, 4, 6).to(memory_format=torch.channels_last),
     {"x": torch.ones(5, dtype=torch.bfloat16), "n": numpy.arange(6, dtype=numpy.uint16).reshape(2, 3).T, "s": "text"},
     [torch.zeros(2, 0, 3), (torch.ones(()), numpy.float64(3)), [1, "two", None]],
     [torch.ones(2, 3, requires_grad=True), b"bytes" * 40, numpy.array(["text", "s"])],
+    [VIEWED, VIEWED[2:9], VIEWED.view(4, 8)[:, 3:5], VIEWED[:1].expand(7), VIEWED.unfold(0, 8, 2), numpy.arange(3)],
+    {"p": torch.nn.Parameter(VIEWED[1:2].expand(5)), "q": torch.nn.Parameter(VIEWED.view(4, 8).t()), "v": VIEWED[3:9]},
 ]
 CHUNKS = [  # of two rows each
     [torch.arange(8.0).reshape(2, 4), torch.arange(8.0, 16.0).reshape(2, 4)],
@@ -260,7 +263,9 @@ def touch(batch: Any) -> None:
         for item in batch:
             touch(item)
     elif isinstance(batch, torch.Tensor):
-        batch.detach().clone()
+        torch.empty(0, dtype=torch.uint8).set_(batch.untyped_storage()).clone()
+        if batch.numel() < 1 << 20:  # an overwritten view may have any number of elements
+            batch.detach().clone()
     elif isinstance(batch, numpy.ndarray) and not batch.dtype.hasobject:
         batch.tobytes()
 

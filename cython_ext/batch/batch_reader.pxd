@@ -2,22 +2,16 @@
 """Reads batches from the payloads that the trainer has taken."""
 
 from shmloader.core.lease cimport Lease
-
-
-cdef class Recipe:                      # how a batch is made of what lies in its payload
-    cdef object plan, build
-    cdef list leaves                    # (dtype, offset, shape, strides) of each
-    cdef object end                     # where the last of them ends
-
-    cdef list leaves_over(self, Lease lease, object clone)
-    cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1
+from shmloader.core.recipe cimport Recipe
 
 
 cdef class BatchReader:
     cdef dict plans                     # number -> (plan, build)
     cdef dict recipes                   # meta -> Recipe
-    cdef object failure, clone
+    cdef object failure, clone, room
+    cdef bint keeps
 
+    cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy)
     cdef object read_chunks(self, Lease lease, bint copy)
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk)
     cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta)

@@ -8,19 +8,18 @@ import struct
 from itertools import chain
 from pickle import loads
 
-cimport cython
-
-from shmloader.core.batch_tree cimport is_leaf
+from shmloader.core.batch_tree cimport is_leaf, without_again
 from shmloader.core.lease cimport Lease
+from shmloader.core.recipe cimport Recipe, places_of, worked_out
 from shmloader.core.ring cimport overwritten
-from shmloader.core.tensors cimport array_over, tensor_over, unequal
+from shmloader.core.tensors cimport unequal
 
 import numpy
 import torch
 
 from shmloader.core.batch_tree import Assembly, Shell
 
-cdef object Tensor = torch.Tensor, TorchDtype = torch.dtype, Array = numpy.ndarray, uint8 = torch.uint8
+cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 
 cdef enum:
     MOST_PLANS = 1024   # plans and recipes kept: a tree that never repeats must not fill the memory
@@ -32,10 +31,13 @@ cdef class BatchReader:
     Args:
         failure: the class of the object that a failed chunk gives in place of its rows.
         clone: copies a tensor into its own memory, if a batch is copied.
+        room: makes a tensor of so many bytes for the small leaves of a lent batch; None: they get plain memory.
+        keeps: whether anybody may keep a leaf of a lent batch.  Otherwise, small ones stay in the slot.
     """
 
-    def __init__(self, failure, clone=Tensor.clone):
-        self.plans, self.recipes, self.failure, self.clone = {}, {}, failure, clone
+    def __init__(self, failure, clone=Tensor.clone, room=None, keeps=True):
+        self.plans, self.recipes, self.failure = {}, {}, failure
+        self.clone, self.room, self.keeps = clone, room, keeps
 
     def read(self, Lease lease not None, bint copy):
         """The batch over a lease's payload, or in its own memory.
@@ -50,7 +52,7 @@ cdef class BatchReader:
             return self.read_chunks(lease, copy)
         recipe = self.recipe_of(lease, 0)
         table = lease.objects(recipe.end)
-        leaves = recipe.leaves_over(lease, self.clone if copy else None)
+        leaves = self.leaves_of(recipe, lease, copy)
         return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, Lease lease, bint copy):
@@ -60,7 +62,7 @@ cdef class BatchReader:
         """
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others, order = None
-        cdef object failure = None
+        cdef object failure = None, build = None
         cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
@@ -74,18 +76,29 @@ cdef class BatchReader:
             if failure is not None:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
+                build = Assembly(without_again(whole.plan)).whole()
+            if build is not None and without_again(recipe.plan) != without_again(whole.plan):
                 raise RuntimeError(
                     f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
                     f"{where(lease, 0)}, and {described(recipe.plan)} {where(lease, chunk)}"
                 )
             if recipe is not whole:
-                whole.compare(recipe, chunk, lease)
+                compare(whole, recipe, chunk, lease)
             parts.append(others)
         if failure is not None:
             return failure
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
-        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts, order, cut_by(lease)))
+        build = whole.build if build is None else build
+        return build(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+
+    cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
+        if copy:
+            return recipe.copied_leaves(lease, self.clone)
+        if lease.bytes != recipe.divided:
+            recipe.divide(lease.bytes if self.keeps else 0)
+            recipe.divided = lease.bytes
+        return recipe.lent_leaves(lease, self.room)
 
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
@@ -98,10 +111,8 @@ cdef class BatchReader:
         return recipe
 
     cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta):
-        cdef Py_ssize_t count = len(meta) // 8, k = 1, sides
-        cdef bint strided
-        cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count]), shape, strides
-        cdef Recipe recipe = Recipe.__new__(Recipe)
+        cdef Py_ssize_t count = len(meta) // 8
+        cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count])
         if count < 1:
             raise overwritten("the size of a batch's description", len(meta), "8 or more")
         number = words[0]
@@ -110,59 +121,23 @@ cdef class BatchReader:
                 self.plans.clear()
             plan = loads(lease.plan(chunk))
             self.plans[number] = plan, Assembly(plan).whole()
-        recipe.plan, recipe.build = self.plans[number]
-        recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
-        for token in recipe.plan:
-            if is_leaf(token):
-                if count - k < 2:
-                    raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
-                at, sides, strides = words[k], words[k + 1], None
-                strided = sides < 0
-                if strided:
-                    sides = ~sides
-                k += 2
-                if sides > (count - k) // (2 if strided else 1):
-                    raise overwritten("a leaf's number of dimensions", sides, (count - k) // (2 if strided else 1))
-                shape = words[k:k + sides]
-                k += sides
-                if strided:
-                    strides = words[k:k + sides]
-                    k += sides
-                recipe.end = max(recipe.end, end_of(token, at, shape, strides, len(memoryview(lease))))
-                recipe.leaves.append((token, at, shape, strides))
-        if k != count:
-            raise overwritten("the number of words in a batch's description", count, k)
-        return recipe
+        plan, build = self.plans[number]
+        return worked_out(plan, build, words, lease.bytes)
 
 
-@cython.final
-cdef class Recipe:
-    """How a batch is made from the bytes in its payload."""
-
-    cdef list leaves_over(self, Lease lease, object clone):
-        cdef list leaves = []
-        cdef object token, at, shape, strides, leaf
-        for token, at, shape, strides in self.leaves:
-            if type(token) is TorchDtype:
-                leaf = tensor_over(lease, token, at, shape, strides)
-                leaves.append(leaf if clone is None else copied(leaf, clone))
-            else:
-                leaf = array_over(lease, token, at, shape, strides)
-                leaves.append(leaf if clone is None else leaf.copy("K"))
-        return leaves
-
-    cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
-        """Raise if the leaves of another chunk, with the same plan, are not where this one has them."""
-        for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
-            if shape != other_shape:
-                raise unequal(shape[1:], lease.first_row(0), other_shape[1:], lease.first_row(chunk))
-            if at != other_at or strides != other_strides:
-                raise RuntimeError(
-                    f"{cut_by(lease)} needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
-                    f"with strides {strides} for those {where(lease, 0)}, and at {other_at} with strides "
-                    f"{other_strides} for those {where(lease, chunk)}"
-                )
-        return 0
+cdef int compare(Recipe whole, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
+    """Raise if the leaves of a chunk, with the same plan, are not where the first one has them."""
+    for one, another in zip(whole.leaves, other.leaves):
+        (_, at, shape, strides), (_, other_at, other_shape, other_strides) = one[:4], another[:4]
+        if shape != other_shape:
+            raise unequal(shape[1:], lease.first_row(0), other_shape[1:], lease.first_row(chunk))
+        if at != other_at or strides != other_strides:
+            raise RuntimeError(
+                f"{cut_by(lease)} needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
+                f"with strides {strides} for those {where(lease, 0)}, and at {other_at} with strides "
+                f"{other_strides} for those {where(lease, chunk)}"
+            )
+    return 0
 
 
 cdef str cut_by(Lease lease):
@@ -238,41 +213,11 @@ cdef object kept_dtype(tuple rows):
     return dtype if all([other.dtype == dtype for other in rows]) else None
 
 
-cdef object end_of(token, at, tuple shape, tuple strides, limit):
-    """Where in the slot a leaf ends.  Raises if a Writer cannot have placed it in this many bytes."""
-    cdef object size = token.itemsize, count = 1, last = 0, side, stride
-    if type(token) is not TorchDtype and token.kind not in "biufc":
-        raise overwritten("the dtype of a leaf", token, "one of plain numbers")
-    for side in shape:
-        if side < 0:
-            raise overwritten("a side of a leaf", side, "0 or more")
-        count *= side
-    if strides is not None and count:
-        for side, stride in zip(shape, strides):
-            if side != 1 and stride < 0:
-                raise overwritten("a stride of a leaf", stride, "0 or more")
-            last += (side - 1) * stride
-        if last != count - 1:   # see other_order()
-            raise overwritten("the number of elements that a leaf's strides reach over", last + 1, f"{count}")
-    if at < 0 or at + count * size > limit:
-        raise overwritten("the place of a leaf", f"{at}, of {count * size} bytes", f"in {limit} bytes")
-    return at + count * size
-
-
 cdef object part_of(whole, at, size, what):
     """These bytes of a slot.  A Python slice would be cut short, or count from the end, without an error."""
     if at < 0 or size < 0 or at + size > len(whole):
         raise overwritten(f"the place of a {what}", f"{at}, of {size} bytes", f"in {len(whole)} bytes")
     return whole[at:at + size]
-
-
-cdef object copied(object tensor, object clone):
-    try:
-        return clone(tensor)
-    except RuntimeError:    # dtypes of less than a byte; torch 2.6 does not even raise a NotImplementedError for them
-        if tensor.dtype.itemsize != 1:
-            raise
-        return clone(tensor.view(uint8)).view(tensor.dtype)
 
 
 cdef list read_objects(Lease lease, Py_ssize_t at, Py_ssize_t size, bint copy):
@@ -281,5 +226,11 @@ cdef list read_objects(Lease lease, Py_ssize_t at, Py_ssize_t size, bint copy):
         raise overwritten("the size of the table of a batch's pickled leaves", size, "a multiple of 16")
     words = struct.unpack(f"{size // 8}q", whole[at:at + size])
     parts = [part_of(whole, words[k], words[k + 1], "pickled leaf") for k in range(0, len(words), 2)]
-    beside = [bytearray(part) for part in parts[1:]] if copy else parts[1:]
+    if not copy:
+        return loads(parts[0], buffers=parts[1:])
+    beside = [None] * len(parts)
+    for start, end, group in places_of([(words[k], words[k] + words[k + 1]) for k in range(2, len(words), 2)]):
+        memory = memoryview(bytearray(whole[start:end]))    # one for those that overlap: NOTE [ Views ] in layout.pyx
+        for k in group:
+            beside[k] = memory[words[2 * k + 2] - start:][:words[2 * k + 3]]
     return loads(parts[0], buffers=beside)

@@ -20,7 +20,7 @@ A token is
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
     (a class of tensors, names)     the same; its elements, a tensor leaf, come before the values
     (Shell, n)          in chunks: one object is the container of n children, and these follow; see containers.py
-    (Again, k)          in chunks: leaf k once more
+    (Again, k)          in chunks: the leaf that follows is leaf k once more, if it is so in all chunks
 """
 
 from functools import cache
@@ -44,7 +44,13 @@ cdef int deepest = DEEPEST
 
 
 class Again:
-    """In a plan: a leaf that occurred before."""
+    """In a plan: a leaf that occurred before.  It is written out nevertheless, because in other chunks it may not have.
+    """
+
+
+cpdef tuple without_again(tuple plan):
+    """The plan of leaves that only are equal."""
+    return tuple([token for token in plan if type(token) is not tuple or token[0] is not Again])
 
 
 class Shell:
@@ -277,6 +283,7 @@ class Assembly:
         if kind is Again:
             if not 0 <= what < self.leaf:
                 raise overwritten("the number of a leaf that was met before", what, f"below {self.leaf}")
+            self.next()
             return lambda leaves, others: leaves[what]
         shell = self.other
         self.other += kind is Shell

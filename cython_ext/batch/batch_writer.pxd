@@ -27,10 +27,7 @@ cdef class Writer:
     cpdef object stack_arrays(self, object batch)
     cdef object arrays_stacked(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes)
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes)
-    cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1
-    cdef int place(self, object leaf, list words) except -1
     cdef int place_rows(self, object leaf, list words) except -1
-    cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1
     cdef int scatter(self, object leaf, elements *of, Py_ssize_t at, Py_ssize_t size) except -1
     cdef object write_objects(self, bytes pickled, list buffers)
     cdef tuple learn(self, tuple plan)

@@ -4,14 +4,15 @@ It refuses a chunk's tensor whose first dimension is not the number of samples.
 
 The slot has leaves, then objects.  The area of the batch's entry has meta, then plan.  Meta is 64-bit words: the plan's
 number, and for each leaf its offset, its number of dimensions, and the dimensions.  If its elements lie in another
-order than row-major (channels_last for example), the number of dimensions is stored as its complement (~n), and the
-strides follow, in elements.  Meta repeats from batch to batch if sizes do.  Objects are pickled, with a table of
-offsets and sizes for the pickle and the buffers beside it.  `allocate` in ring/worker.pyx aligns leaves to ALIGN bytes.
-If the batch does not fit into the slot, commit() in ring/growth.py makes the slot larger, or raises.
+order than row-major (channels_last for example), with gaps or on one another (NOTE [ Views ] in layout.pyx), the number
+of dimensions is stored as its complement (~n), and the strides follow, in elements.  Meta repeats from batch to batch
+if sizes do.  Objects are pickled, with a table of offsets and sizes for the pickle and the buffers beside it.
+`allocate` in ring/worker.pyx aligns leaves to ALIGN bytes, except in a block of views.  If the batch does not fit into
+the slot, commit() in ring/growth.py makes the slot larger, or raises.
 
-note() writes the meta of a leaf.  `work_out` in batch_reader.pyx and `_walk` in far/layout.py read it.  If it changes,
-RING_VERSION in atomics.h and the version in far/proof.py go up, because a reader or a far worker may run another
-shmloader.
+note() in layout.pyx writes the meta of a leaf.  `worked_out` in recipe.pyx and `_walk` in far/layout.py read it.  If it
+changes, RING_VERSION in atomics.h and the version in far/proof.py go up, because a reader or a far worker may run
+another shmloader.
 
 Columns come by way of worker/collate.py, also from a user's collate function that calls default_collate.  If stack()
 returns None, torch's own code collates the column, and write() copies it into the slot.
@@ -36,6 +37,7 @@ from libc.stdlib cimport free, malloc
 from shmloader.core.batch_tree cimport plain_rows, walk
 from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
 from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
+from shmloader.core.layout cimport about_to_write, copy_in, is_outermost, note, place_all
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport (
     are_stacked_alike, check_memory, elements, is_dense, look_at, of_its_class, other_order, tensor_over, unequal,
@@ -50,7 +52,6 @@ cdef extern from "Python.h":
 cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empty, empty_like = torch.empty_like
 
 cdef enum:
-    MANY = 65536        # bytes; fewer have too few pages for a saving
     MOST_PLANS = 1024   # plans kept: a tree that never repeats must not fill the memory
 
 
@@ -71,12 +72,6 @@ cdef class Writer:
     cdef bint may_write(self) noexcept:
         """Whether a payload is claimed, by this thread of this process."""
         return self.ring.current >= 0 and PyThread_get_thread_ident() == self.thread and not self.ring.is_forked()
-
-    cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
-        """Map these bytes of the payload, if they are enough to make it worthwhile."""
-        if bytes > MANY:
-            self.ring.map_written(at, bytes)
-        return 0
 
     def begin(self, Py_ssize_t count, list listed=None) -> None:
         """A sequence was claimed: a chunk of `count` samples, or a batch.
@@ -133,7 +128,7 @@ cdef class Writer:
             self.laid_from = self.ring.used
         at = self.ring.allocate(rows * size)
         self.laid_to = self.ring.used
-        self.about_to_write(at + row * size, count * size)
+        about_to_write(self.ring, at + row * size, count * size)
         self.laid[self.ring.address(at + row * size)] = at
         buffer = self.ring.buffer()
         return [tensor_over(buffer, dtype, at + k * size, shape) for k in range(row, row + count)]
@@ -196,7 +191,7 @@ cdef class Writer:
             return None
         bytes = len(batch) * row.bytes
         at = self.ring.allocate(bytes)
-        self.about_to_write(at, bytes)
+        about_to_write(self.ring, at, bytes)
         room = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
         out = room if rows is batch else of_its_class(batch[0], room)
         if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
@@ -225,7 +220,7 @@ cdef class Writer:
                 out = torch_stack(batch, 0, out=out)
             return out
         at = self.ring.allocate(self.rows * size)
-        self.about_to_write(at + self.row * size, self.count * size)
+        about_to_write(self.ring, at + self.row * size, self.count * size)
         room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
         apart = empty_like(room) if self.apart else room
         out = apart if rows is batch else of_its_class(batch[0], apart)
@@ -260,7 +255,7 @@ cdef class Writer:
             return out if numbers_into(batch, &of, out.data_ptr()) else None
         before = self.ring.used
         at = self.ring.allocate(count * of.bytes)
-        self.about_to_write(at, count * of.bytes)
+        about_to_write(self.ring, at, count * of.bytes)
         if not numbers_into(batch, &of, self.ring.address(at)):
             self.ring.used = before
             return None
@@ -297,7 +292,7 @@ cdef class Writer:
         cdef object room, out
         if self.rows:
             start += self.row * bytes
-        self.about_to_write(start, count * bytes)
+        about_to_write(self.ring, start, count * bytes)
         copy_rows(self.ring.address(start), rows, count, bytes)
         room = out = tensor_over(self.ring.buffer(), dtype, start, shape)
         if self.rows:
@@ -322,9 +317,9 @@ cdef class Writer:
     def write(self, batch) -> None:
         """Put a batch into the current payload.  Parts that were stacked there stay where they are."""
         cdef tuple plan
-        cdef list leaves, others, words
+        cdef list leaves, others, words, buffers = []
         cdef object leaf, known
-        cdef bytes beside = b""
+        cdef bytes beside = b"", pickled = None
         if self.rows:
             plan, leaves, others = self.chunks.walk(batch, self.count)
         else:
@@ -339,27 +334,12 @@ cdef class Writer:
             if others:
                 beside = self.objects.dump_whole(others)
         else:
-            for leaf in leaves:
-                self.place(leaf, words)
-        pickled = self.objects.dump(others) if others and not self.rows else None
+            if others:
+                pickled, buffers = self.objects.dump(others)
+            buffers = place_all(self.ring, leaves, buffers, words)
         self.ring.describe(words, known[1], beside)
         if pickled is not None:
-            self.write_objects(pickled[0], pickled[1])
-
-    cdef int place(self, object leaf, list words) except -1:
-        """Put a leaf's elements into the payload, and add their place and shape to the meta."""
-        cdef elements of
-        cdef tuple shape = look_at(leaf, &of), strides = None
-        cdef Py_ssize_t at
-        if not of.dense:
-            strides = other_order(leaf)
-            of.dense = strides is not None
-        at = self.ring.offset_of(of.address, of.bytes) if of.dense and not of.lazy else -1
-        if at < 0:
-            at = self.ring.allocate(of.bytes)
-            self.copy_in(leaf, &of, at, shape, strides)
-        note(words, at, shape, strides)
-        return 0
+            self.write_objects(pickled, buffers)
 
     cdef int place_rows(self, object leaf, list words) except -1:
         """Put the rows of a chunk into the payload.  The meta describes the leaf of the whole batch."""
@@ -377,11 +357,12 @@ cdef class Writer:
             if strides is not None:             # rows must lie one after the other
                 strides = (size // leaf.itemsize, *strides[1:]) if is_outermost(strides, shape) else None
             of.dense = strides is not None
-        at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1
+        # A stacked tensor that comes twice is written out the second time: it may come once in the other chunks.
+        at = self.stacked.pop(of.address, -1) if of.dense and not of.lazy else -1
         if at < 0:
             at = self.ring.allocate(self.rows * size if size <= PY_SSIZE_T_MAX // self.rows else PY_SSIZE_T_MAX)
             if self.listed is None:
-                self.copy_in(leaf, &of, at + self.row * size, shape, strides)
+                copy_in(self.ring, leaf, &of, at + self.row * size, shape, strides)
             else:
                 self.scatter(leaf, &of, at, size)
         note(words, at, (self.rows, *shape[1:]), strides)
@@ -401,25 +382,16 @@ cdef class Writer:
         check_memory(leaf, &own)
         for k in range(self.count):
             row = at + <Py_ssize_t>self.listed[k] * size
-            self.about_to_write(row, size)
+            about_to_write(self.ring, row, size)
             copy_bytes(self.ring.address(row), own.address + k * size, size)
-        return 0
-
-    cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1:
-        """Copy a leaf's elements to offset `at` of the payload, in the order of their memory if that has no gaps."""
-        check_memory(leaf, of)
-        self.about_to_write(at, of.bytes)
-        if of.dense and not of.lazy:
-            copy_bytes(self.ring.address(at), of.address, of.bytes)
-        elif type(leaf) is Tensor:
-            tensor_over(self.ring.buffer(), leaf.dtype, at, shape, strides).copy_(leaf)
-        else:
-            self.ring.write(at, leaf.tobytes())
         return 0
 
     cdef object write_objects(self, bytes pickled, list buffers):
         cdef list words = []
         for data in (pickled, *buffers):
+            if type(data) is tuple:     # it was placed
+                words += data
+                continue
             raw = memoryview(data) if type(data) is bytes else data.raw()
             words += [self.ring.allocate(raw.nbytes), raw.nbytes]
             self.ring.write(words[-2], raw)
@@ -441,17 +413,3 @@ cdef class Writer:
 
 cdef list list_of(object rows):
     return rows if type(rows) is list else list(rows)
-
-
-cdef bint is_outermost(tuple strides, tuple shape):
-    """Whether the elements of the first dimension lie farthest apart."""
-    return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
-
-
-cdef int note(list words, Py_ssize_t at, tuple shape, tuple strides) except -1:
-    words.append(at)
-    words.append(len(shape) if strides is None else ~len(shape))
-    words.extend(shape)
-    if strides is not None:
-        words.extend(strides)
-    return 0

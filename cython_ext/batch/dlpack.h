@@ -66,6 +66,21 @@ static inline size_t dlpack_bytes(const dlpack_tensor *tensor)
     return over || bytes > PTRDIFF_MAX ? PTRDIFF_MAX : bytes;
 }
 
+/* The bytes from the first element to the last, of which views may have more or fewer than all their elements. */
+static inline size_t dlpack_span(const dlpack_tensor *tensor)
+{
+    size_t bytes = (size_t)tensor->dtype.bits * tensor->dtype.lanes / 8, last = 0, step;
+    int over = 0;
+    for (int32_t k = 0; k < tensor->ndim; k++) {
+        if (!tensor->shape[k]) return 0;
+        over |= __builtin_mul_overflow((size_t)tensor->shape[k] - 1, (size_t)tensor->strides[k], &step);
+        over |= __builtin_add_overflow(last, step, &last);
+    }
+    over |= __builtin_add_overflow(last, 1, &last);
+    over |= __builtin_mul_overflow(last, bytes, &bytes);
+    return over || bytes > PTRDIFF_MAX ? PTRDIFF_MAX : bytes;
+}
+
 static inline char *dlpack_data(const dlpack_tensor *tensor)
 {
     return (char *)tensor->data + tensor->byte_offset;

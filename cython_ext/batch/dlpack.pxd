@@ -20,6 +20,7 @@ cdef extern from "batch/dlpack.h":
     bint dlpack_may_be_negated(const dlpack_tensor *tensor)
     bint dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
     bint dlpack_is_contiguous(const dlpack_tensor *tensor)
+    size_t dlpack_span(const dlpack_tensor *tensor)
     size_t dlpack_bytes(const dlpack_tensor *tensor)
     char *dlpack_data(const dlpack_tensor *tensor)
     dlpack_managed *dlpack_describe(const dlpack_api *api, object owner, void *data, dlpack_dtype dtype, int ndim)

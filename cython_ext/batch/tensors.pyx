@@ -24,6 +24,7 @@ from batch.dlpack cimport (
     dlpack_of,
     dlpack_read,
     dlpack_read_older,
+    dlpack_span,
     dlpack_tensor,
 )
 from shmloader.core.ring cimport overwritten
@@ -37,13 +38,14 @@ import torch
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 cdef object stock_torch_function = Tensor.__torch_function__.__func__
 cdef object strided = torch.strided, empty = torch.empty, from_dlpack = torch.from_dlpack, uint8 = torch.uint8
+cdef object inference_mode = torch.inference_mode
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=None):
     """A tensor over a buffer, with its own storage that ends with the tensor, and that keeps the buffer alive.
 
-    Strides are in elements, and leave no gaps; None: row-major.
+    Strides are in elements; None: row-major.
     """
     cdef unsigned int word = in_dlpack(dtype)
     if word and dlpack:
@@ -55,6 +57,8 @@ cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape
         return empty(shape, dtype=dtype, device="cpu")
     if word:
         return made_over(buffer, word, at, shape, strides)
+    if strides is not None:
+        count = 1 + sum([(side - 1) * stride for side, stride in zip(shape, strides)])
     flat = made_over(buffer, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
@@ -106,7 +110,7 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
             else:
                 tensor.strides[k] = strides[k]
             expected *= <uint64_t>max(tensor.shape[k], 1)
-        bytes = dlpack_bytes(tensor)
+        bytes = dlpack_bytes(tensor) if strides is None else dlpack_span(tensor)
         if at < 0 or bytes > <size_t>view.len or at > view.len - <Py_ssize_t>bytes:
             raise overwritten("the place of a leaf", f"{at}, of {bytes} bytes", f"in {view.len} bytes")
     except:
@@ -115,10 +119,29 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
     return dlpack_make(dlpack, managed) if dlpack else dlpack_make_older(from_dlpack, managed)
 
 
+cdef dict BLANKS = {}       # torch's dtypes -> a tensor without elements
+
+
+cdef object tensor_in(object storage, object dtype, Py_ssize_t at, tuple shape, tuple strides):
+    """A tensor over a part of a storage, which it shares with others, and of which it is no view to autograd.
+
+    `at` is in bytes, and a multiple of an element's.  Strides are in elements; None: row-major.
+    """
+    cdef object blank = BLANKS.get(dtype)
+    if blank is None:
+        with inference_mode(False):     # outside, a tensor that was made inside could not be changed
+            blank = BLANKS[dtype] = empty(0, dtype=dtype, device="cpu")
+    return blank.data.set_(storage, at // dtype.itemsize, shape, () if strides is None else strides)
+
+
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides):
     if strides is None:
         return Array(shape, dtype, buffer, at)
     return Array(shape, dtype, buffer, at, tuple([side * dtype.itemsize for side in strides]))
+
+
+cdef tuple strides_of(object leaf):
+    return leaf.stride() if type(leaf) is Tensor else tuple([b // leaf.itemsize for b in leaf.strides])
 
 
 cdef tuple other_order(object leaf):
@@ -126,8 +149,7 @@ cdef tuple other_order(object leaf):
 
     None if there are gaps or overlaps; then its elements are copied out in row-major order.
     """
-    cdef tuple shape = tuple(leaf.shape)
-    cdef tuple strides = leaf.stride() if type(leaf) is Tensor else tuple([b // leaf.itemsize for b in leaf.strides])
+    cdef tuple shape = tuple(leaf.shape), strides = strides_of(leaf)
     cdef Py_ssize_t expected = 1
     for stride, side in sorted(zip(strides, shape)):
         if side != 1:
@@ -154,12 +176,25 @@ cdef tuple look_at(object leaf, elements *of):
         of.dense = dlpack_is_contiguous(&tensor)
         of.lazy = dlpack_may_be_negated(&tensor) and leaf.is_neg()
         of.lazy |= tensor.dtype.code == DLPACK_COMPLEX and leaf.is_conj()
+        of.span = 0 if of.lazy else of.bytes if of.dense else dlpack_span(&tensor)
         return tuple([tensor.shape[k] for k in range(tensor.ndim)])
     of.address = leaf.data_ptr() if is_tensor else leaf.ctypes.data
     of.bytes = min(leaf.nbytes, <object>PY_SSIZE_T_MAX)     # as dlpack_bytes(): an expanded one may have any size
     of.dense = leaf.is_contiguous() if is_tensor else leaf.flags.c_contiguous
     of.lazy = is_tensor and (leaf.is_neg() or leaf.is_conj())
+    of.span = of.bytes if of.dense and of.address and not of.lazy else 0
+    if of.bytes and of.address and not of.dense and not of.lazy:
+        of.span = span_of(leaf, of.bytes)
     return tuple(leaf.shape)
+
+
+cdef Py_ssize_t span_of(object leaf, Py_ssize_t bytes):
+    """elements.span of a leaf that is not dense.  That of an array is 0 unless it fills its bytes."""
+    cdef object last = 0
+    for side, stride in zip(leaf.shape, strides_of(leaf)):
+        last += (side - 1) * stride
+    last = min((last + 1) * leaf.itemsize, <object>PY_SSIZE_T_MAX)
+    return last if type(leaf) is Tensor or last == bytes else 0
 
 
 cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at):

@@ -14,7 +14,17 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.batch import containers, objects
 from shmloader.batch.containers import Containers, Holed, Made
-from shmloader.core.batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
+from shmloader.core.batch_tree import (
+    ATOMS,
+    DEEPEST,
+    Again,
+    Shell,
+    all_of_str,
+    is_its_dict,
+    is_its_elements,
+    is_namedtuple,
+    walk,
+)
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 
@@ -148,18 +158,20 @@ class _ChunkWalk:
                 f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which has more than its "
                 "elements"
             )
-        self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
-        self.plan.append((Shell, 1))
+        if is_its_elements(type(tensor)) and not tensor.__dict__:  # as in walk(), which may take other chunks apart
+            self.plan.append((type(tensor), ()))
+        else:
+            self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
+            self.plan.append((Shell, 1))
         self.leaf(tensor, elements)
 
     def leaf(self, node: Any, elements: Any) -> None:
         before = self.met.setdefault(id(node), len(self.leaves))
         if before < len(self.leaves):
             self.plan.append((Again, before))
-        else:
-            self.plan.append(elements.dtype)
-            self.leaves.append(elements)
-            self.alive.append(node)
+        self.plan.append(elements.dtype)
+        self.leaves.append(elements)
+        self.alive.append(node)
 
     def holed(self, node: Any, keys: list[Any] | None, items: list[Any]) -> None:
         pickled = None

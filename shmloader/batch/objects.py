@@ -30,12 +30,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_quantized and not tensor.is_nested
 
 
-def dump(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle a value; returns the pickle, and the buffers that must travel beside it."""
+def dump(value: Any) -> tuple[bytes, list[Any]]:
+    """Pickle a value; returns the pickle, and what must travel beside it: buffers, and tensors of elements.
+
+    A tensor of which some elements share memory travels as its bytes, from its first element to its last, or as its
+    elements in order: NOTE [ Views ] in layout.pyx.
+    """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    return file.getvalue(), buffers
+    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dump(value)
+    return file.getvalue(), [pickler.tensors.get(id(buffer), buffer) for buffer in buffers]
 
 
 def dump_whole(value: Any) -> bytes:
@@ -81,10 +86,13 @@ class _Pickler(pickle.Pickler):
     ) -> None:
         super().__init__(file, protocol, buffer_callback=buffer_callback)
         self.dispatch_table = _REDUCERS
+        # the elements that travel beside the pickle, by the ids of the buffers that stand for them there
+        self.tensors: dict[int, torch.Tensor] = {}
+        self._beside = buffer_callback is not None
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return NotImplemented if _has_its_own_way(type(value)) else _reduce_tensor(value)
+            return NotImplemented if _has_its_own_way(type(value)) else _reduce_tensor(value, self._buffer_of)
         if type(value) is numpy.ndarray:
             return _reduce_array(value)
         if isinstance(value, torch.UntypedStorage):
@@ -92,6 +100,15 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, torch.TypedStorage):
             return _typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented
+
+    def _buffer_of(self, elements: torch.Tensor) -> tuple[pickle.PickleBuffer, tuple[int, ...] | None]:
+        """What is pickled for a tensor's elements, and their strides if they may arrive with these."""
+        if not self._beside:
+            return pickle.PickleBuffer(_bytes_of(elements)), None
+        elements = elements.resolve_conj().resolve_neg()
+        buffer = pickle.PickleBuffer(bytearray())  # writable, because pickle notes whether it is
+        self.tensors[id(buffer)] = elements
+        return buffer, None if elements.is_contiguous() else elements.stride()
 
 
 def _reduce_array(array: Any) -> Any:
@@ -167,7 +184,7 @@ def _has_its_own_way(kind: type) -> bool:
     return kind not in (torch.Tensor, torch.nn.Parameter) and kind in _REDUCERS
 
 
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
+def _reduce_tensor(tensor: torch.Tensor, buffer_of: Callable[[torch.Tensor], Any]) -> Any:
     kind = type(tensor)
     _refuse_non_leaf(tensor)
     if kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__):
@@ -178,7 +195,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         elements = tensor.detach().as_subclass(torch.Tensor)
         if kind is torch.nn.Parameter and rebuild_parameter is not None:
             return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
-        over = pickle.PickleBuffer(_bytes_of(elements)), elements.dtype, tuple(elements.shape), tensor.requires_grad
+        buffer, strides = buffer_of(elements)
+        over = buffer, elements.dtype, tuple(elements.shape), tensor.requires_grad, strides
     if kind is torch.Tensor:
         return _tensor_over, over
     if rebuild_from_type is None or object_state is None:
@@ -201,10 +219,18 @@ def _bytes_of(tensor: torch.Tensor) -> Any:
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()  # one element may have any stride
 
 
-def _tensor_over(buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
-    if not memoryview(buffer).nbytes:
+def _tensor_over(
+    buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool, strides: tuple[int, ...] | None
+) -> torch.Tensor:
+    size = memoryview(buffer).nbytes
+    if not size:
         return torch.empty(shape, dtype=dtype, device="cpu", requires_grad=requires_grad)
-    return torch.frombuffer(buffer, dtype=dtype).view(shape).requires_grad_(requires_grad)
+    elements = torch.frombuffer(buffer, dtype=dtype)
+    if strides is not None:
+        span = 1 + sum((side - 1) * stride for side, stride in zip(shape, strides, strict=True))
+        if span == len(elements):
+            return elements.as_strided(shape, strides).requires_grad_(requires_grad)
+    return elements.view(shape).requires_grad_(requires_grad)
 
 
 def _untyped_storage(elements: torch.Tensor) -> torch.UntypedStorage:

@@ -18,27 +18,34 @@ def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callabl
         tensor: Makes the new tensor of an old one.
         movable: The same for an object that has a `.to()`; such an object is not looked into.
     """
+    return _Replacement(tensor, movable)(batch)
 
-    def part(value: Any) -> Any:
+
+class _Replacement:
+    """Replaces the tensors of a part.  (A function that calls itself would hold `tensor` until the collector runs.)"""
+
+    def __init__(self, tensor: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any]) -> None:
+        self._tensor = tensor
+        self._movable = movable
+
+    def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return tensor(value)
+            return self._tensor(value)
         if isinstance(value, (str, bytes, type)):
             return value
         if callable(getattr(value, "to", None)):
-            return movable(value)
+            return self._movable(value)
         if isinstance(value, Mapping):
-            return _mapping(value, part)
+            return _mapping(value, self)
         if isinstance(value, tuple):
             if hasattr(value, "_fields"):
-                return type(value)(*map(part, value))
-            return type(value)(map(part, value))
+                return type(value)(*map(self, value))
+            return type(value)(map(self, value))
         if isinstance(value, Sequence):
-            return _sequence(value, part)
+            return _sequence(value, self)
         if dataclasses.is_dataclass(value):
-            return _instance(value, part)
+            return _instance(value, self)
         return value
-
-    return part(batch)
 
 
 def _mapping(mapping: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:

@@ -8,5 +8,11 @@ import torch
 from shmloader.core.lease import Lease
 
 class BatchReader:
-    def __init__(self, failure: type, clone: Callable[[torch.Tensor], torch.Tensor] = ...) -> None: ...
+    def __init__(
+        self,
+        failure: type,
+        clone: Callable[[torch.Tensor], torch.Tensor] = ...,
+        room: Callable[[int], torch.Tensor] | None = ...,
+        keeps: bool = ...,
+    ) -> None: ...
     def read(self, lease: Lease, copy: bool) -> Any: ...

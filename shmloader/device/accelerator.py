@@ -68,6 +68,9 @@ class Accelerator(Protocol):
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a CPU tensor in torch's page-locked memory, which torch itself does not reuse too early."""
 
+    def room(self, size: int) -> torch.Tensor:
+        """So many bytes of that memory, for tensors that share its storage."""
+
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         """The streams that may have copies out of batches, as far as they are known.
 
@@ -187,6 +190,10 @@ class Other:
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         with self.relaxed():
             return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+    def room(self, size: int) -> torch.Tensor:
+        with self.relaxed():
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         return Streams((), [])

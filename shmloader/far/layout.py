@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import numpy
 import torch
@@ -18,7 +19,7 @@ class Layouts:
     """The plans that one far worker has sent, and the layouts that were checked."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, tuple[bytes, list[int]]] = {}  # by number: the pickle, and the leaves' item sizes
+        self._plans: dict[int, tuple[bytes, list[Any]]] = {}  # by number: the pickle, and the leaves' dtypes
         self._checked: set[tuple[bytes, int]] = set()
 
     def check(self, meta: bytes, words: tuple[int, ...], plan: bytes, used: int) -> bytes:
@@ -40,21 +41,21 @@ class Layouts:
         if plan:
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
-            self._plans[number] = plan, _sizes(plan)
+            self._plans[number] = plan, _dtypes(plan)
             self._checked.clear()
         if number not in self._plans:
             raise Garbage(f"a batch with plan {number}, which it has not sent")
-        known, sizes = self._plans[number]
+        known, dtypes = self._plans[number]
         if (meta, used) not in self._checked:
-            _walk(words, sizes, used)
+            _walk(words, dtypes, used)
             if len(self._checked) >= MOST_PLANS:
                 self._checked.clear()
             self._checked.add((meta, used))
         return known
 
 
-def _sizes(plan: bytes) -> list[int]:
-    """The bytes of an element of each leaf of a pickled plan."""
+def _dtypes(plan: bytes) -> list[Any]:
+    """The dtype of each leaf of a pickled plan."""
     try:
         tokens = pickle.loads(plan)
         Assembly(tokens).whole()  # as the trainer does, whose error would blame another process
@@ -64,14 +65,14 @@ def _sizes(plan: bytes) -> list[int]:
     for token in leaves:
         if isinstance(token, numpy.dtype) and token.kind not in NUMBERS:
             raise Garbage(f"a plan with a leaf of dtype {token}")
-    return [token.itemsize for token in leaves]
+    return leaves
 
 
-def _walk(words: tuple[int, ...], sizes: list[int], used: int) -> None:
+def _walk(words: tuple[int, ...], dtypes: list[Any], used: int) -> None:
     at = 1
-    for size in sizes:
+    for dtype in dtypes:
         if len(words) - at < 2:
-            raise Garbage(f"a description of {len(words)} words for {len(sizes)} leaves")
+            raise Garbage(f"a description of {len(words)} words for {len(dtypes)} leaves")
         offset, sides = words[at], words[at + 1]
         strided, sides = sides < 0, ~sides if sides < 0 else sides
         at += 2
@@ -81,16 +82,23 @@ def _walk(words: tuple[int, ...], sizes: list[int], used: int) -> None:
         at += sides
         strides = words[at : at + sides] if strided else ()
         at += len(strides)
-        count = math.prod(shape)
-        if any(side < 0 for side in shape) or offset < 0 or offset + count * size > used:
-            raise Garbage(f"a leaf at {offset}, of {count * size} bytes, in {used} bytes")
-        if strided and count and not _fill(shape, strides, count):
-            raise Garbage(f"a leaf of shape {shape} with strides {strides}")
+        count = reach = math.prod(shape)
+        if any(side < 0 for side in shape):
+            raise Garbage(f"a leaf of shape {shape}")
+        if strided and count:
+            reach = _reach(shape, strides)
+            if count >= 1 << 63 or not reach or (reach != count and isinstance(dtype, numpy.dtype)):
+                raise Garbage(f"a leaf of shape {shape} with strides {strides}")
+        if offset < 0 or offset + reach * dtype.itemsize > used:
+            raise Garbage(f"a leaf at {offset}, of {reach * dtype.itemsize} bytes, in {used} bytes")
     if at != len(words):
         raise Garbage(f"a description of {len(words)} words, and its leaves take {at}")
 
 
-def _fill(shape: tuple[int, ...], strides: tuple[int, ...], count: int) -> bool:
-    """Whether the elements of a leaf lie in its memory without gaps, as a writer places them."""
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """How many elements there are from a leaf's first to its last; 0 if a stride is negative.
+
+    A tensor may be a view: NOTE [ Views ] in layout.pyx.  An array fills its memory.
+    """
     steps = [(side - 1) * stride for side, stride in zip(shape, strides, strict=True)]
-    return all(step >= 0 for step in steps) and sum(steps) == count - 1
+    return 1 + sum(steps) if min(steps, default=0) >= 0 else 0

@@ -9,7 +9,8 @@ A delivered batch is a set of tensors over its payload.  When is the user done w
 views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps alive the object that
 exports its bytes, until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and
 arrays are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is
-free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.
+free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.  Small leaves
+are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in recipe.pyx).
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.
@@ -29,10 +30,7 @@ free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
@@ -60,7 +58,7 @@ class Delivery(ReaderSide):
         ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
         dismisses: Whether a worker ends as soon as its stream does, because no further epoch needs that worker.
         pinning: Page-locks the slots; then all batches are delivered in page-locked memory.
-        clone: Copies a tensor out of its slot.
+        reader: Reads batches; None: one that puts copies into plain memory.
         tally: Notes the samples that were bad; None: none are skipped.
 
     Attributes:
@@ -77,7 +75,7 @@ class Delivery(ReaderSide):
         ends: bool,
         dismisses: bool,
         pinning: Pinning | None = None,
-        clone: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.clone,
+        reader: BatchReader | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._ring = ring
@@ -87,7 +85,7 @@ class Delivery(ReaderSide):
         self._ends = ends
         self._dismisses = dismisses
         self._pinning = pinning
-        self._reader = BatchReader(ExceptionWrapper, clone)
+        self._reader = BatchReader(ExceptionWrapper) if reader is None else reader
         self._overflowed = False
         self._tally = tally
         self.closed = self.interrupted = False

@@ -64,6 +64,7 @@ from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.batch.exceptions import raise_again
+from shmloader.core.batch_reader import BatchReader
 from shmloader.core.handlers import is_handlers
 from shmloader.core.late_signals import in_del
 from shmloader.core.next_batch import END, Steps
@@ -192,8 +193,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         elif device is None:
             self._delivery = Delivery(*delivers, tally=self._tally)
         else:
-            self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
-            self._delivery = Delivery(*delivers, self._pinning, device.clone, self._tally)
+            private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
+            self._pinning = Pinning(self._ring, device, options.strict_pinning, private)
+            reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
+            self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
         self._stepping: Any = self._steps  # conducting.py sends messages before and after each step

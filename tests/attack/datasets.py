@@ -17,7 +17,16 @@ import numpy
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from shmloader.batch.replace_tensors import tensors_of
+
 Point = collections.namedtuple("Point", ["x", "label"])
+
+
+def views(i: int) -> dict[str, Any]:
+    """Tensors that share memory."""
+    whole = torch.full((4, 5), i)
+    return {"whole": whole, "views": [whole[1:3], whole.view(-1)[::2], whole[3:].expand(3, 1, 5)]}
+
 
 FORMS: dict[str, Callable[[int], Any]] = {
     "number": lambda i: i,
@@ -31,6 +40,8 @@ FORMS: dict[str, Callable[[int], Any]] = {
     "string": lambda i: f"sample {i}",
     "bytes": lambda i: b"%d" % i,
     "nested": lambda i: [{"a": (i, torch.tensor(i))}, str(i)],
+    "views": views,
+    "labelled": lambda i: (torch.full((8000,), i % 100, dtype=torch.uint8), i),  # too few for threads of torch
     "large": lambda i: torch.full((20_000,), i % 100, dtype=torch.uint8),
     "growing": lambda i: torch.full((1 << min(i, 17),), i % 100, dtype=torch.uint8),  # one size a batch of one
     "ragged": lambda i: torch.full((i % 4 + 1,), i),
@@ -451,4 +462,19 @@ def beside_object(samples: list[Any]) -> Any:
     return default_collate(samples), Batch(samples)
 
 
-COLLATE: dict[str, Any] = {"as_list": as_list, "as_object": as_object, "beside_object": beside_object}
+def with_views(samples: list[Any]) -> Any:
+    """The collated batch, and views of its tensors."""
+    batch = default_collate(samples)
+    found = [tensor for tensor in tensors_of(batch) if tensor.dim()]
+    return {
+        "whole": batch,
+        "views": [view for tensor in found for view in (tensor[:1], tensor.expand(3, *tensor.shape))],
+    }
+
+
+COLLATE: dict[str, Any] = {
+    "as_list": as_list,
+    "as_object": as_object,
+    "beside_object": beside_object,
+    "with_views": with_views,
+}

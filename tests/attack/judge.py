@@ -83,6 +83,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(event[0], str(event[1:])[:2000])
         if event[0] == "rides" and (why := _not_as_it_rides(program, *event[1:])):
             return Finding(why, f"(num_workers, rides_ring, whether it rides, whether torch must serve) {event[1:]}")
+        if event[0] == "copied" and event[1] and not program.keep and program.get("spare_slots", 2) > 1:
+            return Finding("batches are copied, although only labels are kept", str(event[1]))
         if event[0] == "wrong state":
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
         if event[:2] == ("raised", "state_dict()") and not fails_to_save(program):

@@ -11,12 +11,14 @@ import random
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
 import torch
 
+from shmloader.batch.replace_tensors import tensors_of
 from tests.attack.datasets import error_of_program
 from tests.attack.hooks import ITERATORS, installed
 from tests.attack.loaders import riding
@@ -38,6 +40,24 @@ def plain(value: Any) -> Any:
     if type(value).__name__ == "Batch":
         return ("Batch", plain(value.samples))
     return (type(value).__name__, repr(value))
+
+
+def write(value: Any) -> None:
+    """Write into tensors that have views beside them, which may show it."""
+    if isinstance(value, dict) and "views" in value:
+        for tensor in tensors_of(value["whole"]):
+            tensor.fill_(1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            write(item)
+
+
+def label_of(batch: Any) -> Any:
+    """The label of a large batch; None: it has none."""
+    is_labelled = isinstance(batch, (list, tuple)) and len(batch) == 2
+    if is_labelled and isinstance(batch[0], torch.Tensor) and batch[0].nbytes >= 8000:
+        return batch[1] if isinstance(batch[1], torch.Tensor) else None
+    return None
 
 
 def seed_all(seed: int) -> None:
@@ -67,6 +87,7 @@ class Log:
     def __init__(self, keep: int = 0, note: Callable[[Any], None] = lambda event: None) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.kept: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=keep)
+        self.labels: list[tuple[Any, Any]] = []  # of all batches, kept as a loop over a validation set keeps them
         self.note = note
         self.epoch, self.handed, self.under_way = -1, 0, False
         self._hooks, self._hook = contextlib.ExitStack(), ""
@@ -95,6 +116,7 @@ class Log:
             self.raised(error, "iter()")
             return None
         self._resumes = False
+        self._loader = weakref.ref(loader)
         if (found := riding(loader, iterator)) is not None:
             self.add("rides", loader.num_workers, *found, self._hook in ITERATORS)
         return iterator
@@ -113,6 +135,9 @@ class Log:
             except StopIteration:
                 self.under_way = False
                 self.add("end")
+                stats = getattr(self._loader(), "stats", None)
+                if stats is not None and self.labels:
+                    self.add("copied", stats().copied_spare)
                 return
             except Exception as error:
                 self.handed += self.in_place or type(error).__name__ != "SamplerError"
@@ -121,8 +146,11 @@ class Log:
                 continue
             self.handed += 1
             seen = plain(batch)
-            self.kept.append((batch, seen))
-            self.add("batch", seen)
+            write(batch)
+            self.add("batch", seen, plain(batch)) if plain(batch) != seen else self.add("batch", seen)
+            self.kept.append((batch, plain(batch)))
+            if (label := label_of(batch)) is not None:
+                self.labels.append((label, plain(label)))
         if count == MOST:
             self.add("no end", count)
 
@@ -223,10 +251,11 @@ class Log:
 
     def finish(self, generator: torch.Generator | None = None) -> None:
         """Look at what was kept, and at the generators."""
-        for batch, seen in self.kept:
+        for batch, seen in [*self.kept, *self.labels]:
             if plain(batch) != seen:
                 self.add("changed", seen, plain(batch))
         self.kept.clear()
+        self.labels.clear()
         ends = [torch.rand(()).item(), random.random(), float(numpy.random.rand())]
         if generator is not None:
             ends.append(torch.rand((), generator=generator).item())

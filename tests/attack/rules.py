@@ -86,6 +86,8 @@ def _options(program: Program) -> str | None:
         return "refused"
     if get("chunk_size") and (program.batch_size is None or program.collate or data.form in NEED_COLLATE):
         return "refused"
+    if "views" in (data.form, *program.collate.split("_")) and (data.habit or program.batch_size is None):
+        return "what is written into a batch may be the dataset's own"
     if program.batch_size is None and (program.order.kind in IN_BATCHES or program.collate or data.form == "ragged"):
         return "no batches to collate"
     if program.order.kind in ONE_BY_ONE and program.batch_size is not None:

@@ -12,12 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from scripts import ROOT
 from torch.utils.data import dataloader as torchs
 
 import shmloader
 from shmloader import wrapped_datasets
+from shmloader._torch import ExceptionWrapper
+from shmloader.batch.replace_tensors import replaced
+from shmloader.core.batch_reader import BatchReader
 from shmloader.resume import all_generators, epochs, notes, seek
+from shmloader.trainer.delivery import Delivery
 from shmloader.worker import fetch
 from tests.attack import rules
 from tests.attack.corpus import CORPUS
@@ -106,6 +111,37 @@ def test_a_loader_that_does_not_ride_is_found() -> None:
 
     found = judged(EPOCH.with_options(num_workers=1), plant=have_torchs_serve)
     assert found is not None and found.cause == "it does not ride"
+
+
+def deliver_tensors_apart() -> None:
+    """As if each had been written out in full."""
+    read = Delivery.read
+    Delivery.read = lambda self: replaced(read(self), torch.Tensor.clone, lambda value: value)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("form", "collate"), [("views", "as_list"), ("tensor", "with_views"), ("pair", "with_views")])
+def test_views_that_share_no_memory_are_found(form: str, collate: str) -> None:
+    program = replace(EPOCH.with_options(num_workers=2), data=Data(form=form), collate=collate)
+    assert rules.why_not(program) is None
+    assert judged(program) is None
+    found = judged(program, plant=deliver_tensors_apart)
+    assert found is not None and "batch" in found.cause
+
+
+def leave_labels_in_the_slot() -> None:
+    def reader(self: Any, *given: Any, **options: Any) -> None:
+        init(self, *given, **options)
+        self._reader = BatchReader(ExceptionWrapper, keeps=False)
+
+    init = Delivery.__init__
+    Delivery.__init__ = reader  # type: ignore[method-assign]
+
+
+def test_labels_that_hold_their_batches_are_found() -> None:
+    program = replace(EPOCH.with_options(num_workers=2), data=Data(form="labelled", length=24))
+    assert judged(program) is None
+    found = judged(program, plant=leave_labels_in_the_slot)
+    assert found is not None and found.cause == "batches are copied, although only labels are kept"
 
 
 def repeat_what_other_ranks_had() -> None:

@@ -286,9 +286,10 @@ def test_more_elements_than_there_can_be_memory(items: int) -> None:
     theirs, ours = (deliver(kind, [vast] * items + [lambda: torch.ones(1)] * items, **options) for kind in BOTH)
     assert isinstance(ours[0], Raised) and ours[0].kind is theirs[0].kind
     assert_same(ours[1], theirs[1])
-    single = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
-    assert [error.kind for error in single[:2]] == [MemoryError] * 2 and single[2] == [1]
-    assert "Use a smaller batch_size" in single[0].text
+    makers = [vast, lambda: {"x": vast()}, lambda: [1], lambda: torch._neg_view(vast())]
+    single = deliver(shmloader.DataLoader, makers)
+    assert single[0].shape == single[1]["x"].shape == (1 << 60,) and single[0][1 << 59] == 0 and single[2] == [1]
+    assert single[3].kind is MemoryError and "Use a smaller batch_size" in single[3].text
     chunks = deliver(shmloader.DataLoader, [vast] * items + [lambda: torch.ones(1)] * items, chunk_size=1, **options)
     assert isinstance(chunks[0], Raised) and "exited" not in chunks[0].text
     assert_same(chunks[1], theirs[1])

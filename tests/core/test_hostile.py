@@ -18,7 +18,7 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same
-from hostile import BothSides, entry_at, poke
+from hostile import BothSides, entry_at, memory_of, poke
 from scripts import ROOT, run_script
 
 import shmloader
@@ -97,10 +97,16 @@ def test_a_batch_whose_words_were_overwritten(overwrite: Callable[[BothSides], N
 
 F32, BF16, I64 = torch.float32, torch.bfloat16, numpy.dtype("int64")
 LEAVES: dict[str, tuple[list[int], Any, str]] = {
-    "strides past the end": ([0, ~1, 4, 100], F32, "strides reach over is 301"),
+    "strides past the end": ([0, ~1, 4, 100], F32, "place of a leaf is 0, of 1204 bytes, and may be in 64 bytes"),
+    "strides past the end, of an array": ([0, ~1, 4, 2], I64, "strides reach over is 7"),
+    "overlaps of an array": ([0, ~2, 4, 2, 1, 1], I64, "strides reach over is 5, and may be 8"),
+    "a view past the end": ([32, ~2, 8, 2, 1, 1], F32, "place of a leaf is 32, of 36 bytes"),
+    "a view before the slot": ([-4, ~2, 4, 2, 1, 1], F32, "place of a leaf is -4, of 20 bytes"),
+    "a view with a negative stride": ([16, ~2, 4, 2, 1, -1], F32, "stride of a leaf is -1"),
+    "strides that wrap, of a view": ([0, ~2, 2, 5, 1, 1 << 62], F32, "place of a leaf"),
     "strides that wrap": ([0, ~1, 5, 1 << 62], I64, "strides reach over"),
     "strides that wrap to less": ([0, ~2, 2, 3, -2, 1], I64, "stride of a leaf is -2"),
-    "strides that all are 0": ([0, ~1, 1 << 40, 0], BF16, "strides reach over is 1,"),
+    "strides that all are 0": ([0, ~2, 1 << 40, 1 << 40, 0, 0], BF16, "number of elements of a leaf"),
     "strides missing": ([0, ~2, 2, 2, 1], F32, "number of dimensions is 2, and may be at most 1"),
     "a product that wraps": ([0, 2, 1 << 32, 1 << 32], F32, "place of a leaf"),
     "a product that wraps, of a torch dtype": ([0, 2, 1 << 32, 1 << 32], BF16, "place of a leaf"),
@@ -117,6 +123,27 @@ def test_a_leaf_that_is_nowhere(words: list[int], dtype: Any, says: str) -> None
         ring.words(words, plan(dtype))
         with pytest.raises(RuntimeError, match=f"overwritten.*{says}"):
             ring.take()
+
+
+VIEWS: dict[str, tuple[list[int], tuple[Any, ...]]] = {
+    "of one memory": ([0, 1, 8, 8, 1, 4, 4, ~2, 3, 3, 1, 1], (F32, F32, F32)),
+    "of one memory, in another order": ([8, 1, 4, 4, 1, 8, 0, 1, 8], (F32, F32, F32)),
+    "of no whole element's": ([0, 1, 8, 2, 1, 4, 33, ~2, 2, 4, 0, 1], (F32, F32, F32)),
+    "of many": ([0, ~2, 1 << 30, 4, 0, 1, 60, ~1, 1 << 40, 0], (F32, BF16)),
+    "of arrays too": ([0, 1, 4, 0, 1, 8, 16, ~2, 2, 2, 1, 1, 8, 1, 2], (I64, F32, F32, I64)),
+    "without elements": ([0, 1, 8, 4, ~2, 0, 7, 3, 1 << 62, 64, 1, 0], (F32, F32, F32)),
+}
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+@pytest.mark.parametrize(("words", "tokens"), VIEWS.values(), ids=VIEWS)
+def test_views_stay_in_the_slot(words: list[int], tokens: tuple[Any, ...], spare: int) -> None:
+    with BothSides() as ring:
+        ring.delivery._spare = spare
+        ring.words(words, plan((list, len(tokens)), *tokens))
+        first, last = ring.slot[0], ring.slot[0] + 64
+        for start, end in memory_of(ring.take()):
+            assert first <= start <= end <= last or start == end or not spare
 
 
 @pytest.mark.parametrize(

@@ -255,9 +255,13 @@ def plan(*tokens: Any) -> bytes:
 @pytest.mark.parametrize(
     ("meta", "pickled", "why"),
     [
-        (words(7, 0, ~2, 2, 2, 1000, 1), PLAN, "a leaf of shape (2, 2) with strides (1000, 1)"),
+        (words(7, 0, ~2, 2, 2, 1000, 1), PLAN, "a leaf at 0, of 1002 bytes, in 4 bytes"),
+        (words(7, 0, ~2, 2, 2, 1000, 1), plan(numpy.dtype("u1")), "a leaf of shape (2, 2) with strides (1000, 1)"),
+        (words(7, 1, ~2, 3, 2, 1, 1), PLAN, "a leaf at 1, of 4 bytes, in 4 bytes"),
+        (words(7, 0, ~2, 3, 2, 1, 1), plan(numpy.dtype("u1")), "a leaf of shape (3, 2) with strides (1, 1)"),
+        (words(7, 0, ~2, 1 << 40, 1 << 40, 0, 0), PLAN, "with strides (0, 0)"),
         (words(7, 0, ~2, 2, 2, -1, 4), PLAN, "with strides (-1, 4)"),
-        (words(7, 0, ~2, 2, 2, 1 << 62, 1 << 62), PLAN, "with strides"),
+        (words(7, 0, ~2, 2, 2, 1 << 62, 1 << 62), PLAN, "bytes, in 4 bytes"),
         (words(7, 0, ~0), plan(torch.float64), "a leaf at 0, of 8 bytes, in 4 bytes"),
         (words(7, 0, 1, 4), b"junk", "a plan that cannot be read (UnpicklingError"),
         (words(7, 0, 1, 4), pickle.dumps(5), "a plan that cannot be read (TypeError"),
@@ -267,6 +271,10 @@ def plan(*tokens: Any) -> bytes:
     ],
     ids=[
         "far strides",
+        "far strides of an array",
+        "a view past the end",
+        "a view as an array",
+        "too many elements",
         "a negative stride",
         "wide strides",
         "no strides",
@@ -286,7 +294,7 @@ def test_a_layout_that_no_writer_makes_is_refused(meta: bytes, pickled: bytes, w
 
 def test_a_layout_in_another_order_is_let_through() -> None:
     """Otherwise the test above might refuse all."""
-    for meta in (words(7, 0, ~3, 2, 1, 2, 1, 5, 2), words(7, 0, ~0)):
+    for meta in (words(7, 0, ~3, 2, 1, 2, 1, 5, 2), words(7, 0, ~0), words(7, 0, ~2, 3, 2, 1, 1)):
         assert Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), PLAN, 4) == PLAN
 
 

@@ -1,0 +1,13 @@
+"""Types of the extension built from cython_ext/batch/layout.pyx, where each is explained."""
+
+import torch
+
+class Block:
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def leaves(self) -> list[int]: ...
+
+def blocks(tensors: list[torch.Tensor]) -> list[Block]: ...
