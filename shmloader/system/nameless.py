@@ -6,6 +6,7 @@ Each step has another way, for sandboxes that refuse the usual system call: NOTE
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tempfile
 
@@ -80,11 +81,17 @@ def allocate(fd: int, at: int, size: int) -> None:
     except OSError as error:
         if not is_refusal(error):
             raise
-        _fill_holes(fd, at, at + size)
+        # Workers that make chunks of one batch allocate pages of one slot.  Without the lock, one that has found a hole
+        # could write zeros over what another one has written there meanwhile.
+        fcntl.lockf(fd, fcntl.LOCK_EX, size, at)
+        try:
+            _fill_holes(fd, at, at + size)
+        finally:
+            fcntl.lockf(fd, fcntl.LOCK_UN, size, at)
 
 
 def _fill_holes(fd: int, at: int, end: int) -> None:
-    """Write zeros where a file has no pages.  Nobody else may be about to write there."""
+    """Write zeros where a file has no pages."""
     while at < end:
         hole = os.lseek(fd, at, os.SEEK_HOLE)
         if hole >= end:

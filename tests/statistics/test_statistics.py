@@ -383,7 +383,7 @@ def test_an_account_goes_with_its_loader() -> None:
     meter = account_of(loader).meter
     assert not meter.turns
     del loader
-    assert all(each.meter is not meter for each in account._accounts.values())
+    assert all(each.meter is not meter for _, each in account._accounts.items())
 
 
 def test_to_dict_is_flat_and_of_floats() -> None:

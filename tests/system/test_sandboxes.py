@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import time
 from typing import Any
 
 import pytest
@@ -86,6 +87,34 @@ def test_a_refused_system_call(call: str, error: str, method: str) -> None:
 @METHODS
 def test_all_of_them(method: str) -> None:
     run(method, f"sandbox.refuse(errno.EPERM, *{CALLS})\nall_kinds()")
+
+
+def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has found a hole, and fills it after another one has allocated the same pages and written to them."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "refused")
+
+    def write_late(*given: Any) -> int:
+        os.write(says, b"x")
+        time.sleep(0.3)
+        return pwrite(*given)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    fd, (heard, says), pwrite = nameless.memory("two"), os.pipe(), os.pwrite
+    os.ftruncate(fd, 1 << 20)
+    child = os.fork()
+    if not child:
+        os.read(heard, 1)
+        nameless.allocate(fd, 0, 1 << 20)
+        pwrite(fd, b"row", 5000)
+        os._exit(0)
+    monkeypatch.setattr(os, "pwrite", write_late)
+    nameless.allocate(fd, 0, 1 << 20)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.pread(fd, 3, 5000) == b"row"
+    for each in (fd, heard, says):
+        os.close(each)
 
 
 @REFUSING
