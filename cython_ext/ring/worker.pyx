@@ -306,8 +306,9 @@ cdef class WorkerSide(Ring):
 
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1:
         """The offset of these bytes in the allocated part of the current payload; -1 if they lie elsewhere."""
-        cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
+        cdef uint64_t start, used = self.used
         self.check_claimed()
+        start = <uint64_t>self.slot(self.current)
         if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
             return address - start
         start = <uint64_t>self.mapping.base + self.slot_at + self.current * self.slot_stride    # its first room

@@ -64,8 +64,11 @@ class Schedule(Protocol):
 
 
 def usual_of(loader: Any, options: Options) -> int:
-    """How many batches are under way; with prefetch_epochs those of the next epoch too, so no length bounds them."""
-    if options.prefetch_epochs:
+    """How many batches are under way, until it is known how large they are.
+
+    With prefetch_epochs and readers, those of several epochs may be, so the length of one bounds nothing.
+    """
+    if options.prefetch_epochs or options.readers is not None:
         return int(loader.num_workers * loader.prefetch_factor)
     return most_under_way(loader)
 
