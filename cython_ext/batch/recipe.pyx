@@ -29,7 +29,7 @@ from shmloader.core.batch_tree cimport is_leaf
 from shmloader.core.gather cimport copy_bytes
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport overwritten
-from shmloader.core.tensors cimport array_over, tensor_in, tensor_over
+from shmloader.core.tensors cimport array_over, tensor_at, tensor_in, tensor_over
 
 import torch
 
@@ -108,12 +108,14 @@ cdef class Recipe:
     cdef list lent_leaves(self, Lease lease, object room):
         """The leaves over the slot, and the small ones over their block: NOTE [ Small leaves ]."""
         cdef list leaves = [], storages = []
-        cdef object token, shape, strides, over, block = None, storage = None
+        cdef object token, shape, strides, leaf, over, block = None, storage = None
         cdef Py_ssize_t at, by, begins = 0, size, k = 0, of
+        cdef char *data = NULL      # of the block, if it is plain memory
         if self.runs:
             if room is None:
                 block = PyByteArray_FromStringAndSize(NULL, self.block + 2 * LINE)
-                begins = self.copy_small(lease, <uint64_t>PyByteArray_AS_STRING(block))
+                data = PyByteArray_AS_STRING(block)
+                begins = self.copy_small(lease, <uint64_t>data)
             else:
                 block = room(self.block + 2 * LINE)
                 storage = block.untyped_storage()
@@ -132,15 +134,17 @@ cdef class Recipe:
             if of >= 0:
                 leaves.append(tensor_in(storages[of][0], token, storages[of][1] + at, shape, strides))
                 continue
-            over = lease
             if by != STAYS:
-                over, at = block, begins + at + by
+                at += begins + by
             if type(token) is not TorchDtype:
-                leaves.append(array_over(over, token, at, shape, strides))
-            elif by != STAYS and storage is not None:
-                leaves.append(tensor_in(storage, token, at, shape, strides))
+                leaf = array_over(lease if by == STAYS else block, token, at, shape, strides)
+            elif by == STAYS:
+                leaf = tensor_at(lease, lease.data, lease.bytes, token, at, shape, strides)
+            elif storage is None:
+                leaf = tensor_at(block, data, self.block + 2 * LINE, token, at, shape, strides)
             else:
-                leaves.append(tensor_over(over, token, at, shape, strides))
+                leaf = tensor_in(storage, token, at, shape, strides)
+            leaves.append(leaf)
         return leaves
 
     cdef Py_ssize_t copy_small(self, Lease lease, uint64_t to) except -1:

@@ -11,6 +11,8 @@ cdef struct elements:   # of a leaf
     bint lazy           # they are the conjugates, or the negatives, of the stored values
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=*)
+cdef object tensor_at(object owner, char *data, Py_ssize_t bytes, object dtype, Py_ssize_t at, tuple shape,
+                      tuple strides)
 cdef object tensor_in(object storage, object dtype, Py_ssize_t at, tuple shape, tuple strides)
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides)
 cdef bint is_dense(object tensor) except -1             # whether it is only its elements, on the CPU

@@ -47,19 +47,28 @@ cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape
 
     Strides are in elements; None: row-major.
     """
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    PyBuffer_Release(&view)     # the bytes stay in place while the buffer lives, and the tensor keeps it alive
+    return tensor_at(buffer, <char *>view.buf, view.len, dtype, at, shape, strides)
+
+
+cdef object tensor_at(object owner, char *data, Py_ssize_t bytes, object dtype, Py_ssize_t at, tuple shape,
+                      tuple strides):
+    """tensor_over() for so many bytes at `data`, which `owner` keeps there while it lives."""
     cdef unsigned int word = in_dlpack(dtype)
     if word and dlpack:
-        return made_over(buffer, word, at, shape, strides)
+        return made_at(owner, data, bytes, word, at, shape, strides)
     cdef object count = 1       # an object, because it must not wrap
     for side in shape:
         count *= side
     if count == 0:
         return empty(shape, dtype=dtype, device="cpu")
     if word:
-        return made_over(buffer, word, at, shape, strides)
+        return made_at(owner, data, bytes, word, at, shape, strides)
     if strides is not None:
         count = 1 + sum([(side - 1) * stride for side, stride in zip(shape, strides)])
-    flat = made_over(buffer, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
+    flat = made_at(owner, data, bytes, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 
@@ -81,24 +90,23 @@ cdef object asked_for(object dtype):
         capsule = None if dlpack else tensor.__dlpack__()
         if dlpack_read(dlpack, tensor, &one) or capsule is not None and dlpack_read_older(capsule, &one) == 0:
             word = one.dtype.code | one.dtype.bits << 8 | one.dtype.lanes << 16
-            if made_over(bytearray(tensor.nbytes), word, 0, (1,), None).dtype is dtype:
+            room = bytearray(tensor.nbytes)
+            if made_at(room, room, len(room), word, 0, (1,), None).dtype is dtype:
                 return word
     return 0
 
 
-cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple shape, tuple strides):
+cdef object made_at(object owner, char *data, Py_ssize_t room, unsigned int word, Py_ssize_t at, tuple shape,
+                    tuple strides):
     """A tensor by DLPack, in half the time of numpy.ndarray and from_numpy, and an eighth of frombuffer and view."""
     cdef dlpack_dtype dtype
     cdef dlpack_managed *managed
     cdef dlpack_tensor *tensor
-    cdef Py_buffer view
     cdef Py_ssize_t k, sides = len(shape)
     cdef uint64_t expected = 1  # it may wrap if another side is 0
     cdef size_t bytes
     dtype.code, dtype.bits, dtype.lanes = word & 0xFF, word >> 8 & 0xFF, word >> 16
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    managed = dlpack_describe(dlpack, buffer, <char *>view.buf + at, dtype, sides)
-    PyBuffer_Release(&view)     # the bytes stay in place while the buffer lives, and the tensor keeps it alive
+    managed = dlpack_describe(dlpack, owner, data + at, dtype, sides)
     if managed == NULL:
         raise MemoryError
     try:
@@ -111,8 +119,8 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
                 tensor.strides[k] = strides[k]
             expected *= <uint64_t>max(tensor.shape[k], 1)
         bytes = dlpack_bytes(tensor) if strides is None else dlpack_span(tensor)
-        if at < 0 or bytes > <size_t>view.len or at > view.len - <Py_ssize_t>bytes:
-            raise overwritten("the place of a leaf", f"{at}, of {bytes} bytes", f"in {view.len} bytes")
+        if at < 0 or bytes > <size_t>room or at > room - <Py_ssize_t>bytes:
+            raise overwritten("the place of a leaf", f"{at}, of {bytes} bytes", f"in {room} bytes")
     except:
         dlpack_drop(managed)
         raise

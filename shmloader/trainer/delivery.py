@@ -13,7 +13,8 @@ free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a 
 are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in recipe.pyx).
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
-       `torch.save` would write all of it and `deepcopy` would allocate all of it.
+       `torch.save` would write all of it and `deepcopy` would allocate all of it.  Only tensors that overlap have one
+       together, which ends where they end (NOTE [ Views ] in layout.pyx).
     2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf.  If
        all leaves were copied into one piece of memory, a small target that the user keeps would keep the images' memory
        too.  Because batches beyond `spare_slots` are copies, `list(loader)` works, a first batch may be kept for ever,
