@@ -9,6 +9,7 @@ fewer batches are under way than could be, and none is lost.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -20,7 +21,7 @@ MANY = 1024  # batches under way; for so many, it is worth asking code that may 
 
 def most_under_way(loader: Any) -> int:
     """How many batches of a loader may be under way, at least one for each worker."""
-    usual = int(loader.num_workers * loader.prefetch_factor)
+    usual = operator.index(loader.num_workers * loader.prefetch_factor)  # torch takes no float
     batches = _batches_of(loader, asks=usual > MANY)
     return usual if batches is None else min(usual, max(batches, int(loader.num_workers)))
 

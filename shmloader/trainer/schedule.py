@@ -8,6 +8,7 @@ next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was ope
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -69,7 +70,7 @@ def usual_of(loader: Any, options: Options) -> int:
     With prefetch_epochs and readers, those of several epochs may be, so the length of one bounds nothing.
     """
     if options.prefetch_epochs or options.readers is not None:
-        return int(loader.num_workers * loader.prefetch_factor)
+        return operator.index(loader.num_workers * loader.prefetch_factor)
     return most_under_way(loader)
 
 
