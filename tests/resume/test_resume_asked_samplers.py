@@ -180,7 +180,7 @@ OPTIONS: list[Any] = [
     {"num_workers": 2, "schedule": "steal"},
     {"num_workers": 2, "chunk_size": 2},
     {"num_workers": 1, "in_order": False},
-    {"num_workers": 2, "device": "cpu", "on_device": dict},
+    {"num_workers": 2, "device": "cpu", "on_device": copy.copy},
     {"num_workers": 2, "multiprocessing_context": "forkserver"},
 ]
 
