@@ -10,7 +10,7 @@ have a `__getattr__` that raises KeyError.  Under torch's loader their users nev
        object is found like any other.
     3. The exception may be that of a signal's handler, which must come through: NOTE [ Handlers ].  It may be an
        AttributeError, too, and that is why getattr() gets no default.
-    4. What torch looks up as well, such as `__getitems__`, is looked up as torch does.
+    4. torch looks up some attributes too, such as `__getitems__`.  Those we look up in the same way as torch.
 """
 
 from __future__ import annotations

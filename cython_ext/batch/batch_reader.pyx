@@ -31,7 +31,7 @@ cdef class BatchReader:
     Args:
         failure: the class of the object that a failed chunk gives in place of its rows.
         clone: copies a tensor into its own memory, if a batch is copied.
-        room: makes a tensor of so many bytes for the small leaves of a lent batch; None: they get plain memory.
+        room: makes a tensor for the small leaves of a lent batch, given its bytes; None: they get plain memory.
         keeps: whether anybody may keep a leaf of a lent batch.  Otherwise, small ones stay in the slot.
     """
 

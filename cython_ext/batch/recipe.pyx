@@ -49,7 +49,7 @@ cdef extern from "Python.h":
 
 
 cdef Recipe worked_out(object plan, object build, tuple words, object limit):
-    """The recipe of a batch with these words, in a payload of so many bytes."""
+    """The recipe of a batch with these words; `limit` is the size of its payload, in bytes."""
     cdef Py_ssize_t count = len(words), k = 1, sides
     cdef bint strided, is_view, shared = False
     cdef tuple shape, strides
@@ -155,7 +155,7 @@ cdef class Recipe:
         return begins
 
     cdef int divide(self, Py_ssize_t bytes) except -1:
-        """Find the leaves that are small in a batch of so many bytes."""
+        """Find the leaves that are small beside the whole batch, which has `bytes`."""
         cdef Py_ssize_t k, n = 0, count = len(self.leaves), most = min(SMALL, bytes // PART), together = 0
         cdef Py_ssize_t start = -1, end = 0, at = 0     # of the run that is under way; -1: none is
         cdef place *those

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.core.handlers import is_handlers
+from shmloader.attributes import length_of
 
 MANY = 1024  # batches under way; for so many, it is worth asking code that may do more than count
 
@@ -33,11 +33,11 @@ def _batches_of(loader: Any, asks: bool) -> int | None:
     only if `asks` is true.
     """
     if isinstance(loader.dataset, IterableDataset):
-        samples = _length(loader.dataset) if asks else None
+        samples = length_of(loader.dataset) if asks else None
         # each worker's last batch may be smaller
         return None if samples is None else -(-samples // (loader.batch_size or 1)) + loader.num_workers
     sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    return _length(sampler) if asks or _only_counts(sampler) else None
+    return length_of(sampler) if asks or _only_counts(sampler) else None
 
 
 def _only_counts(sampler: Any) -> bool:
@@ -51,12 +51,3 @@ def _only_counts(sampler: Any) -> bool:
         return False
     inner = vars(sampler).get("sampler")
     return inner is None or _only_counts(inner)
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except Exception as error:
-        if is_handlers(error):
-            raise
-        return None

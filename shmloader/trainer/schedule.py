@@ -65,7 +65,7 @@ class Schedule(Protocol):
 
 
 def usual_of(loader: Any, options: Options) -> int:
-    """How many batches are under way, until it is known how large they are.
+    """How many batches are under way before the first one shows how large they are.
 
     With prefetch_epochs and readers, those of several epochs may be, so the length of one bounds nothing.
     """

@@ -1,4 +1,4 @@
-"""Slots that outgrow their addresses are mapped anew, once; what is used counts, and not what could be.
+"""Slots that outgrow their addresses are mapped again, once; what is used counts, and not what could be.
 
 NOTE [ Rooms ] in cython_ext/ring/ring.pxd.
 """
