@@ -64,7 +64,7 @@ import torch
 from shmloader import _torch
 from shmloader.core.lease import Lease
 from shmloader.core.trainer import TrainerSide
-from shmloader.device.accelerator import Accelerator, Streams
+from shmloader.device.accelerator import Accelerator
 from shmloader.device.captures import captures_begun, no_capture_begins
 from shmloader.device.streams import moment, say_unknown
 from shmloader.system.signals import held
@@ -222,7 +222,7 @@ class Pinning:
             if returned:
                 events: list[Any] = []
                 if self._strict or not streams.all or len(noted) < len(returned):  # some streams are not known
-                    if not self._synchronize(streams):
+                    if not self._synchronize():
                         return
                 else:
                     events = accelerator.record(streams)
@@ -261,12 +261,13 @@ class Pinning:
         While a graph is captured, or after the device has failed, waiting is not allowed.
         """
         with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
-            self._synchronize(self._accelerator.streams((), moment()))
+            self._synchronize()
 
-    def _synchronize(self, streams: Streams) -> bool:
+    def _synchronize(self) -> bool:
         """Wait until all devices are idle; False, without waiting, while a graph is captured."""
         with no_capture_begins():
-            if self._accelerator.capturing(streams):
+            # Asked only in here: another thread may have made a stream current, and begun its capture, a moment ago.
+            if self._accelerator.capturing(self._accelerator.streams((), moment())):
                 return False
             self._accelerator.synchronize()
         return True

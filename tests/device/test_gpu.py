@@ -393,44 +393,70 @@ def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
     assert not wrong
 
 
-def test_a_capture_begins_when_nobody_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strict pinning waits for the whole device, which breaks a capture that has begun since we looked."""
-    begun, over = threading.Event(), threading.Event()
-    captures: list[threading.Thread] = []
-    early: list[bool] = []
-    static = torch.ones(8, device="cuda")
-    results: list[float] = []
+class Capture(threading.Thread):
+    """Begins to capture a graph on a stream of its own, and ends when it is told to."""
 
-    def capture() -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over, self.result = threading.Event(), threading.Event(), 0.0
+        self.static = torch.ones(8, device="cuda")
+
+    def run(self) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(torch.cuda.Stream()):
             graph.capture_begin(capture_error_mode="global")
-            begun.set()
-            over.wait()
-            out = static * 2
+            self.begun.set()
+            self.over.wait()
+            out = self.static * 2
             graph.capture_end()
             graph.replay()
         torch.cuda.synchronize()
-        results.append(float(out.sum()))
+        self.result = float(out.sum())
 
+    def end(self) -> float:
+        self.over.set()
+        self.join()
+        return self.result
+
+
+def test_a_capture_begins_when_nobody_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strict pinning waits for the whole device, which breaks a capture that has begun since we looked."""
+    capture, early = Capture(), []
     synchronize = accelerator.Cuda.synchronize
 
     def late(self: Any) -> None:
-        if not captures:
-            captures.append(threading.Thread(target=capture))
-            captures[0].start()
-            early.append(begun.wait(0.3))
+        if not early:
+            capture.start()
+            early.append(capture.begun.wait(0.3))
         synchronize(self)
 
     monkeypatch.setattr(accelerator.Cuda, "synchronize", late)
+    for _ in pinned(10, 1 << 12, pin_memory=True, strict_pinning=True):
+        if early:
+            capture.begun.wait()
+    assert early == [False]
+    assert capture.end() == 16.0
+
+
+def test_nobody_waits_for_the_device_when_a_capture_has_just_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has begun on a stream that was not current yet when the batches' streams were looked up."""
+    capture, looked = Capture(), pinning.no_capture_begins
+
+    def late() -> Any:
+        if not capture.is_alive():
+            capture.start()
+            capture.begun.wait()
+        return looked()
+
+    monkeypatch.setattr(pinning, "no_capture_begins", late)
     batches = iter(pinned(10, 1 << 12, pin_memory=True, strict_pinning=True))
     for _ in batches:
-        if captures:
-            begun.wait()
-    over.set()
-    captures[0].join()
-    assert early == [False]
-    assert results == [16.0]
+        if capture.is_alive():
+            break
+    assert capture.end() == 16.0
+    monkeypatch.undo()
+    for _ in batches:
+        pass
 
 
 def test_streams_of_others_may_be_left_while_a_graph_is_captured() -> None:
