@@ -54,10 +54,10 @@ def write(value: Any) -> None:
 
 def label_of(batch: Any) -> Any:
     """The label of a large batch; None: it has none."""
-    is_labelled = isinstance(batch, (list, tuple)) and len(batch) == 2
-    if is_labelled and isinstance(batch[0], torch.Tensor) and batch[0].nbytes >= 8000:
-        return batch[1] if isinstance(batch[1], torch.Tensor) else None
-    return None
+    if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(t, torch.Tensor) for t in batch)):
+        return None
+    image, label = batch
+    return label if image.nbytes >= max(8000, 64 * label.nbytes) else None  # NOTE [ Small leaves ]
 
 
 def seed_all(seed: int) -> None:

@@ -171,6 +171,9 @@ def _epochs(program: Program) -> str | None:
         return "which of two numbers is the last, or how often the sampler was asked"
     if data.kind == "rows whose epoch seeds" and (seeds_samples(program) or get("on_bad_sample")):
         return "its own seeds are not those of its samples"
+    differs = data.kind in ("rows of epoch", "stream of epoch")
+    if differs and data.noise and get("persistent_workers") and program.does("set epoch"):
+        return "torch's workers that persist do not learn the epoch, and a twin without workers draws other noise"
     if not is_followed(program):
         return None
     if data.noise or data.habit or program.loader or program.does("hook", "resume") or get("on_bad_sample"):
