@@ -358,9 +358,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
-        if rides and replaced.is_replaced("_get_iterator"):
+        if replaced.is_replaced("_get_iterator"):
             replaced.come_back()
-            return read_elsewhere.comes_back(self, super()._get_iterator)
+            if rides:
+                return read_elsewhere.comes_back(self, super()._get_iterator)
         return self._of_ours(rides)
 
     def _of_ours(self, rides: bool) -> Any:

@@ -7,6 +7,7 @@ raise_again() of batch/exceptions.py, and the epoch continues with the next batc
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 from shmloader._torch import ExceptionWrapper
@@ -30,10 +31,12 @@ def write_instead(writer: Writer, ring: WorkerSide, batch: Any, where: str) -> N
         batch: The batch that could not be written.
         where: See caught().
     """
-    wrapped = batch if type(batch) is ExceptionWrapper else caught(where)
+    is_mine = type(batch) is not ExceptionWrapper
+    wrapped = caught(where) if is_mine else batch
+    kind = MemoryError if is_mine and isinstance(sys.exc_info()[1], MemoryError) else RuntimeError
     try:
         writer.write(wrapped)  # after the stacked tensors, which a collate function may keep
     except Exception:  # memory is too short for its traceback
         ring.rewind()
-        short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-_SHORT:]), None), where)
+        short = ExceptionWrapper((kind, kind(wrapped.exc_msg[-_SHORT:]), None), where)
         writer.write(short)

@@ -334,6 +334,7 @@ def _actions(program: Program) -> str | None:
             midway
             or fresh
             or program.data.kind == "rows unready"
+            or program.order.kind == "unready"
             or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import assert_same, seed_all
 from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, epochs, torch_is_whole
+from scripts import run_script
 from torch.utils.data import DataLoader
 
 import shmloader
@@ -174,6 +175,29 @@ def test_a_state_counts_through_a_hook(hook: str, options: dict[str, Any], monke
     assert_same(list(resumed), rest)
     resumed.close()
     loader.close()
+
+
+COUNTED = """
+import torch, shmloader
+from torch.utils.data import DataLoader
+
+class Calls(shmloader.DataLoader):
+    def __iter__(self):
+        return DataLoader.__iter__(self)
+
+loader = Calls(range(6))
+stock = DataLoader._get_iterator
+DataLoader._get_iterator = lambda self: map(lambda batch: batch, stock(self))
+batches = iter(loader)
+next(batches), next(batches)
+print(loader.state_dict()["batches"])
+"""
+
+
+def test_a_state_counts_in_a_class_that_calls_torchs_iter_of_a_process_without_other_loaders() -> None:
+    """Our own `__iter__` does not run, which looks for hooks."""
+    ran = run_script(COUNTED)
+    assert (ran.out.strip(), ran.status) == ("2", 0), ran.err
 
 
 @pytest.mark.parametrize("hook", ["_get_iterator", "instance"])

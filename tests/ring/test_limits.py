@@ -47,6 +47,20 @@ def test_a_budget_is_kept_in_place_and_the_epoch_goes_on() -> None:
     assert load(sizes, max_ring_bytes=9 * MiB, spare_slots=0, prefetch_factor=1) == sizes
 
 
+def beside_text(samples: list[Any]) -> Any:
+    return torch.utils.data.default_collate(samples), "x" * 20_000
+
+
+def test_a_batch_over_budget_is_a_memory_error_even_if_its_traceback_does_not_fit() -> None:
+    loader = shmloader.DataLoader(
+        sized([8150] * 12), batch_size=6, collate_fn=beside_text, num_workers=2, max_ring_bytes=200_000
+    )
+    iterator = iter(loader)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="max_ring_bytes allows"):
+            next(iterator)
+
+
 def test_a_budget_that_no_ring_can_keep() -> None:
     loader = shmloader.DataLoader(sized([10, 10]), num_workers=1, max_ring_bytes=4 * 16 * 1024 - 1)
     with pytest.raises(MemoryError, match=r"4 slots x 16.0 KiB = 64.0 KiB, and max_ring_bytes allows 64.0 KiB"):
