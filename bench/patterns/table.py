@@ -75,7 +75,7 @@ GROUPS: dict[str, tuple[Pattern, ...]] = {
     "Structures": (
         way("200 keys", lambda i: {f"key{k}": i for k in range(200)}, 12),
         way("nested", lambda i: {"a": {"b": [torch.tensor(i), {"c": (i, torch.ones(64))}]}, "d": (1.5, i)}, 120),
-        way("raw annotations", annotation, 700, collate_fn=list),
+        way("raw annotations", annotation, 500, collate_fn=list),
         way("keyed by id", int, 1100, batch_size=512, collate_fn=lambda b: {f"train/{i:08}": i % 10 for i in b}),
         way("a tensor in each record", lambda i: annotation(i) | {"is": torch.full((8,), 1.5)}, 40, collate_fn=list),
         way("detection", of.detection, 40, collate_fn=lambda b: tuple(zip(*b, strict=True)), batch_size=16),
@@ -132,7 +132,7 @@ GROUPS: dict[str, tuple[Pattern, ...]] = {
         way("slow workers, prefetch_factor=16", lambda i: (time.sleep(1e-4), BIG(i))[1], 80, prefetch_factor=16),  # type: ignore[func-returns-value]
         way("a stream", SMALL, 200, kind=Stream),
         way("a stream of batches", lambda i: torch.full((64, 3, 64, 64), i), 60, kind=Stream, batch_size=None),
-        way("a stream of lines", lambda i: f"a line of text, number {i}", 1500, kind=Stream),
+        way("a stream of lines", lambda i: f"a line of text, number {i}", 3000, kind=Stream),
         way("a stream, break", SMALL, 250, each(epochs=8, stop=12), kind=Stream),
     ),
     "Samplers": (
