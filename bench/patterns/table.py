@@ -23,11 +23,11 @@ from bench.patterns import samples as of
 from bench.patterns.loops import Loop, by_pipe, by_queue, each, fold, in_turns, take
 from bench.patterns.samples import Make, Samples, Stream, annotation, image, sized, then, varies
 
-BIG, SMALL, TINY = image(128), image(64), image(16)  # 3 MB, 0.8 MB and 50 KB a batch
+HUGE, BIG, SMALL, TINY = image(224), image(128), image(64), image(16)  # 10, 3, 0.8 and 0.05 MB a batch
 MB = 1 << 20
 OWN = torch.zeros(MB)  # a tensor of the dataset's own
 PREPARED = TensorDataset(torch.empty(25600, 3, 16, 16, dtype=torch.uint8), torch.arange(25600))
-FLOATS = image(64, torch.float32)
+FLOATS = image(224, torch.float32)
 HALF = torch.arange(32)
 KEPT: list[Any] = []  # by a worker
 PLAIN, merged = each(), chain.from_iterable
@@ -63,11 +63,11 @@ GROUPS: dict[str, tuple[Pattern, ...]] = {
     "Sizes": (
         way("lengths vary", sized(lambda i: varies(i // 64, 1 << 12, 1 << 16)), 150),
         way("one outlier", sized(lambda i: MB if 6400 <= i < 6464 else 1 << 14), 200),
-        way("six huge, then small", sized(lambda i: MB // 2 if i < 384 else 3000), 500),
+        way("six huge, then small", sized(lambda i: MB if i < 384 else 3000), 500),
         way("tiny", lambda i: torch.tensor(i), 500, batch_size=1),
         way("one number a sample", float, 500),
         way("300 MB", image(1024), 5, batch_size=100),
-        way("38 MB", image(224), 20, batch_size=256),
+        way("38 MB", HUGE, 20, batch_size=256),
         way("0.4 MB", image(32), 200, batch_size=128),
         way("a sample a batch", SMALL, 500, batch_size=None),
         way("batches of one", SMALL, 300, batch_size=1),
@@ -86,14 +86,14 @@ GROUPS: dict[str, tuple[Pattern, ...]] = {
         way("Enums and dtypes", lambda i: (of.Colour.RED, torch.int64, torch.Size([i])), 1000, collate_fn=list),
         way("PIL pictures", lambda i: Image.new("RGB", (64, 64)), 100, collate_fn=list),
         way("sparse tensors", of.sparse, 20, collate_fn=list, batch_size=16),
-        way("the same tensor twice", SMALL, 150, collate_fn=then(lambda x, y: (x, x, y))),
+        way("the same tensor twice", HUGE, 20, batch_size=256, collate_fn=then(lambda x, y: (x, x, y))),
         way("a tensor of the dataset's own", lambda i: OWN, 200, batch_size=None),
     ),
     "Collating": (
-        way("mixup of floats", FLOATS, 60, collate_fn=then(lambda x, y: (x * 0.7 + x.roll(1, 0) * 0.3, y))),
+        way("mixup of floats", FLOATS, 10, collate_fn=then(lambda x, y: (x * 0.7 + x.roll(1, 0) * 0.3, y))),
         way("cutmix", SMALL, 150, collate_fn=then(lambda x, y: (x.index_copy_(2, HALF, x.roll(1, 0)[:, :, HALF]), y))),
         way("one-hot labels", SMALL, 150, collate_fn=then(lambda x, y: (x, one_hot(y % 1000, 1000).float()))),
-        way("floats of bytes", SMALL, 80, collate_fn=then(lambda x, y: (x.float().div_(255), y))),
+        way("floats of bytes", HUGE, 20, collate_fn=then(lambda x, y: (x.float().div_(255), y))),
         way("two views", SMALL, 120, collate_fn=then(lambda x, y: ((x, x.flip(-1)), y))),
         way("tensors in a list", SMALL, 20, collate_fn=list),
         way("padded", lambda i: torch.ones(varies(i, 10, 200), 16), 150, collate_fn=of.padded),
@@ -106,7 +106,7 @@ GROUPS: dict[str, tuple[Pattern, ...]] = {
         way("cycle", SMALL, 20, lambda make: take(islice(merged(repeat(make())), 140))),
         way("a loader a fold", SMALL, 60, lambda make: [take(fold(make, k)) and None for k in range(5)]),
         way("eight at once", SMALL, 20, lambda make: take(merged(zip(*(make() for _ in range(8)), strict=True)))),
-        way("six at rest", BIG, 12, in_turns(6, [*range(6), *[0] * 6]), persistent_workers=True),
+        way("six at rest", HUGE, 8, in_turns(6, [*range(6), 0, 0, 0]), batch_size=128, persistent_workers=True),
         way("train and validate", SMALL, 10, in_turns(2, [0, 1] * 4)),
         way("train and validate, persistent", SMALL, 10, in_turns(2, [0, 1] * 10), persistent_workers=True),
         way("short epochs", SMALL, 3, each(epochs=10)),
