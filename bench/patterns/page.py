@@ -23,7 +23,8 @@ def tables(result: dict[str, Any]) -> list[str]:
         if names:
             rows = [HEADS, ["---"] * len(HEADS), *(_row(name, found[name]) for name in names)]
             lines += [f"### {title}", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
-    return lines
+    other = result["machine"].get("against")
+    return [*lines, in_one_line(result["machine"]) + (f"; before each arrow: {other}" if other else "")]
 
 
 def above(found: dict[str, Any]) -> list[str]:
@@ -42,7 +43,7 @@ def _row(name: str, found: dict[str, Any]) -> list[str]:
 def text(page: str, result: dict[str, Any]) -> str:
     """The page with these tables in it."""
     head, tail = page.partition(BEGIN)[0], page.partition(END)[2]
-    return "\n".join([f"{head}{BEGIN}", "", *tables(result), in_one_line(result["machine"]), "", f"{END}{tail}"])
+    return "\n".join([f"{head}{BEGIN}", "", *tables(result), "", f"{END}{tail}"])
 
 
 def write() -> None:

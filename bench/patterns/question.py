@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bench.core.against import add_against, insist
 from bench.core.question import Question, Turn, add_choice
-from bench.core.results import ROOT, by_round, commit, failures, in_one_line, machine, print_lines
+from bench.core.results import ROOT, by_round, commit, failures, machine, print_lines
 from bench.core.spread import spread
 from bench.core.warm import Warm, warm
 from bench.core.watched import Watched
@@ -74,7 +74,6 @@ class Patterns(Question):
     def show(self, out: Console, result: dict[str, Any]) -> None:
         print_lines(out, page.tables(result))
         print_lines(out, failures(result["measurements"], "pattern", "subject"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """Its picture is a page."""

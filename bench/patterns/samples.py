@@ -1,4 +1,4 @@
-"""What the datasets of the patterns return, and how their batches are collated.  Each sample is made anew."""
+"""What the datasets of the patterns return, and how their batches are collated.  Each call makes a new sample."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ pytest.importorskip("rich")
 from bench.__main__ import main
 from bench.core import session
 from bench.core.child import ChildError
+from bench.core.results import machine as bench_machine
 from bench.core.warm import warm
 from bench.core.watched import memory
 from bench.patterns import page
@@ -60,14 +61,17 @@ def test_a_ratio_is_of_one_round() -> None:
 )
 def test_what_is_above_the_limits_is_listed_at_the_end(ratios: tuple[float, ...], is_above: bool) -> None:
     measurements = [measured(0, "torch", 1, 1, 1, 0), measured(0, "shmloader", *ratios, 0)]
-    result = {"summary": {"300 MB": summary("300 MB", ["torch", "shmloader"], measurements)}}
+    found = {"300 MB": summary("300 MB", ["torch", "shmloader"], measurements)}
+    result = {"summary": found, "machine": bench_machine()}
     rows = [line for line in page.tables(result) if line.startswith("| 300 MB")]
     assert len(rows) == 1 + is_above, "in its group, and again in the table at the end"
 
 
 def test_a_pattern_that_failed_has_dashes() -> None:
     failed = [{"round": 0, "pattern": "300 MB", "subject": "torch", "failure": "killed after 1 s"}]
-    result = {"summary": {"300 MB": summary("300 MB", ["torch", "before", "shmloader"], failed)}}
+    found = {"300 MB": summary("300 MB", ["torch", "before", "shmloader"], failed)}
+    result = {"summary": found, "machine": {**bench_machine(), "against": "0123456789"}}
+    assert page.tables(result)[-1].endswith("before each arrow: 0123456789")
     assert "| 300 MB | - s, - s, - MB | - → - | - → - | - → - | - MB | - → - MB |" in page.tables(result)
 
 
