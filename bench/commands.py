@@ -19,6 +19,7 @@ from bench.images.question import Images
 from bench.latency.question import Latency
 from bench.memory.question import Memory
 from bench.network.question import Network
+from bench.patterns.question import Patterns
 from bench.peers.question import Peers
 from bench.readers.question import Readers
 from bench.recipes.question import Recipes
@@ -31,6 +32,7 @@ from bench.transport.question import Transport
 
 _ALL = (
     *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
+    Patterns,
     Cache,
     Storage,
     Readers,
@@ -77,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
         return agreement.run(given.one, given.other)
     if given.bench == "all":
         return _answer_all([QUESTIONS[name](_as_for(name, given)) for name in WHOLE])
-    if getattr(given, "against", None):
+    if getattr(given, "against", None) and not QUESTIONS[given.bench].compares_checkouts:
         return answer(Against(given))
     return answer(QUESTIONS[given.bench](given))
 

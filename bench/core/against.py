@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,7 @@ class Against(Question):
     def why_not(self) -> list[str]:
         if not self.cases:
             sys.exit("--against: none of these cases is a rate of batches that are there already")
-        for checkout in self.sides.values():
-            try:
-                files = child.run("bench.core.against:imported", {}, self.given.timeout, checkout=checkout)["files"]
-            except child.ChildError as failure:
-                sys.exit(f"--against: the shmloader of {checkout} cannot be imported: {failure}; is it built?")
-            if strangers := [file for file in files if not Path(file).is_relative_to(checkout / "shmloader")]:
-                sys.exit(f"--against: the shmloader of {checkout} is not built: it would import {strangers[0]}")
+        insist(self.sides.values(), self.given.timeout)
         return []
 
     def settings(self) -> dict[str, Any]:
@@ -137,6 +132,17 @@ class Against(Question):
         found = result["machine"]
         commits = f"here: {found['commit'] or 'no commit'}; there: {found['against'] or 'no commit'}"
         print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(found)])
+
+
+def insist(checkouts: Iterable[Path], timeout: float) -> None:
+    """Exit unless a measurement imports the shmloader of each of these checkouts, all of it."""
+    for checkout in checkouts:
+        try:
+            files = child.run("bench.core.against:imported", {}, timeout, checkout=checkout)["files"]
+        except child.ChildError as failure:
+            sys.exit(f"--against: the shmloader of {checkout} cannot be imported: {failure}; is it built?")
+        if strangers := [file for file in files if not Path(file).is_relative_to(checkout / "shmloader")]:
+            sys.exit(f"--against: the shmloader of {checkout} is not built: it would import {strangers[0]}")
 
 
 def imported() -> dict[str, list[str]]:

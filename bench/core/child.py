@@ -21,7 +21,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from bench.core.session import sweep
 
@@ -63,23 +63,32 @@ def run(
         tempfile.TemporaryFile() as errors,
         # The child's files in it go with it.
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
-        _importable(checkout) as modules,
+        importable(checkout) as modules,
     ):
         environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, cwd=modules, env=environment, start_new_session=True
         )
         try:
-            in_time = _ended(process.pid, timeout)
+            in_time = ended(process.pid, timeout)
             # Read now, because the rest of the session may still complain about being killed.
-            printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
+            printed, complaint = (last_line(_all_of(file)) for file in (output, errors))
         finally:
             sweep(process.pid)  # before wait(): until the leader is reaped, its number is not reused
             process.wait()
     if not in_time:
         raise ChildError(f"killed after {timeout:g} s")
-    if process.returncode:
-        raise ChildError(complaint or f"exit code {process.returncode}")
+    return result(printed, complaint, process.returncode)
+
+
+def result(printed: str, complaint: str, code: int) -> Any:
+    """What a child that has ended by itself returned: from its last lines of output and of errors, and its exit code.
+
+    Raises:
+        ChildError: see run().
+    """
+    if code:
+        raise ChildError(_without_paths(complaint)[:200] or f"exit code {code}")
     try:
         return json.loads(printed)
     except ValueError:
@@ -87,7 +96,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _importable(checkout: Path | None) -> Iterator[Path]:
+def importable(checkout: Path | None) -> Iterator[Path]:
     """A folder with this bench and the checkout's shmloader, and nothing else of either.
 
     As the child's working directory it comes first in sys.path, before PYTHONPATH and what is installed; workers are
@@ -103,7 +112,8 @@ def _importable(checkout: Path | None) -> Iterator[Path]:
         yield folder
 
 
-def _ended(pid: int, timeout: float) -> bool:
+def ended(pid: int, timeout: float) -> bool:
+    """Wait until a process has ended, or for so many seconds; whether it has ended."""
     descriptor = os.pidfd_open(pid)
     try:
         return bool(select.select([descriptor], [], [], timeout)[0])
@@ -111,9 +121,13 @@ def _ended(pid: int, timeout: float) -> bool:
         os.close(descriptor)
 
 
-def _last_line(file: IO[bytes]) -> str:
+def _all_of(file: IO[bytes]) -> bytes:
     file.seek(0)
-    lines = file.read().decode(errors="replace").strip().splitlines()
+    return file.read()
+
+
+def last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -121,14 +135,15 @@ def _without_paths(line: str) -> str:
     return re.sub(r"(?<![\w.])/\S*/", "", line)
 
 
-def _main() -> None:
+def call(function: str, arguments: dict[str, Any], parent: int) -> NoReturn:
+    """Call a function in this process, print its result, and end.  It also ends when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[3]):  # the bench was killed before this line
+    if os.getppid() != parent:  # the bench was killed before this line
         sys.exit("the bench has ended")
-    module, name = sys.argv[1].split(":")
+    module, name = function.split(":")
     code = 1
     try:
-        print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))), flush=True)
+        print(json.dumps(getattr(importlib.import_module(module), name)(**arguments)), flush=True)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -138,4 +153,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    call(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))

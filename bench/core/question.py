@@ -81,12 +81,14 @@ class Question(ABC):
         asks: the question, in a line.
         more: further text of --help.
         rounds: the default number of rounds.
+        compares_checkouts: whether it handles --against itself.  Otherwise against.py does.
     """
 
     name: str
     asks: ClassVar[str]
     more: ClassVar[str]
     rounds: ClassVar[int] = 5
+    compares_checkouts: ClassVar[bool] = False
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import time
 from pathlib import Path
@@ -25,33 +26,40 @@ ZOMBIE = "Z"
 def members(session: int) -> set[int]:
     """The processes of a session that have not ended.  All that a child of child.py starts is in that child's."""
     return {
-        int(entry)
-        for entry in os.listdir("/proc")
-        if entry.isdigit() and (fields := _stat(int(entry))) and int(fields[3]) == session and fields[0] != ZOMBIE
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if _session(pid) == session and (fields := _stat(pid)) and fields[0] != ZOMBIE
     }
 
 
 def used(session: int) -> tuple[float, int]:
     """Seconds of processor time and minor page faults of a session's processes so far, the ended ones included.
 
-    The time of those that are alive is exact; that of those that have ended comes in ticks of 10 ms.
+    The time of those that are alive is exact, and so is that of those that this process has reaped.  That of others
+    that have ended comes in ticks of 10 ms.
     """
     seconds, faults = 0.0, 0
     for pid in members(session):
         found = _stat(pid)
         if found:
             faults += int(found[7]) + int(found[8])
-            seconds += _seconds(pid) + (int(found[13]) + int(found[14])) / TICK
+            seconds += _seconds(pid) + (_reaped() if pid == os.getpid() else (int(found[13]) + int(found[14])) / TICK)
     return seconds, faults
 
 
-def memory(session: int) -> int:
-    """Bytes of memory of a session's processes together.  A page that several of them map counts once."""
+def memory(session: int, with_shared: bool = True) -> int:
+    """Bytes of memory of a session's processes together.  A page that several of them map counts once.
+
+    Args:
+        with_shared: False leaves out shared memory (/dev/shm and memfds).
+    """
+    signs = {"Pss:": 1024, "Pss_Shmem:": 0 if with_shared else -1024}
     found = 0
     for pid in members(session):
         with contextlib.suppress(OSError):  # it has just ended
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines()
-            found += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+            figures = [line.split()[:2] for line in lines]
+            found += sum(signs[name] * int(figure) for name, figure in figures if name in signs)
     return found
 
 
@@ -125,11 +133,23 @@ def _maker(name: str) -> int:
     return int(number) if number.isdigit() else -1
 
 
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)  # a hundredth of the time of proc(5)'s stat
+    except OSError:  # it has just ended
+        return -1
+
+
 def _seconds(pid: int) -> float:
     try:
         return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of that process: what clock_getcpuclockid(3) gives
     except OSError:  # it has just ended
         return 0.0
+
+
+def _reaped() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _stat(pid: int) -> list[str]:
