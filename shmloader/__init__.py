@@ -40,7 +40,6 @@ from shmloader.readers.attach import attach  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
 from shmloader.storage.shards import Shards  # noqa: E402
-from shmloader.worker.sample_generators import sample_generator  # noqa: E402
 
 _gil.warn(_had_gil)
 
@@ -73,6 +72,5 @@ __all__ = [
     "patch_torch",
     "random_split",
     "row_wise",
-    "sample_generator",
     "tune",
 ]

@@ -182,10 +182,6 @@ class Options:
             only_on_the_ring=True,
         ),
     )
-    worker_threads: int | None = field(
-        default=None,
-        metadata=_rule(_none_or(_integer(1, "a positive integer of threads, or None")), only_on_the_ring=True),
-    )
     detail: bool = field(
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )

@@ -51,11 +51,6 @@ ABOUT = {
         'group_by="shard", num_workers=2',
     ),
     "look_ahead": About("batches", "DataLoader(dataset, num_workers=2, look_ahead=2)", "look_ahead=3, num_workers=2"),
-    "worker_threads": About(
-        "threads",
-        "DataLoader(dataset, num_workers=2, worker_threads=8)",
-        "worker_threads=0",
-    ),
     "readers": About(
         "ranks of one machine",
         "DataLoader(dataset, num_workers=2, readers=group)",

@@ -226,7 +226,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "epoch_seed": self._conductor.seed,
                 "left": self._left,
                 "look_ahead": options.look_ahead,
-                "worker_threads": options.worker_threads,
                 "pool": None if self._tally is None else given_pool(loader),
                 "watches_states": self._streams and place_of(loader).current is None,
             },

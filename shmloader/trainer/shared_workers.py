@@ -31,8 +31,7 @@ workers for both.
        workers have nothing open there, so they can claim nothing.  The payloads' pages are freed at once.  The control
        words are freed when the last worker has unmapped them.
     5. A process has one set of random states, one get_worker_info() and one map of torch's collate functions, but each
-       loader needs all three for itself.  So crew_loop.py swaps them when a worker turns to another loader.  Before
-       that, it waits for the samples that the worker's threads have begun (worker_threads).
+       loader needs all three for itself.  So crew_loop.py swaps them when a worker turns to another loader.
     6. `persistent_workers` means what it means without a crew.  With it, a worker gets its copy of the dataset and its
        seeds once, at the loader's first epoch.  Without it, each iter() gives workers the dataset as it is then, seeds
        them, and calls `worker_init_fn`.  User code cannot see that the processes live on.

@@ -31,7 +31,6 @@ from shmloader.system.call_stacks import Paper
 from shmloader.system.handed_over import Channel, Message, Unpacking
 from shmloader.system.parents_death import begin
 from shmloader.worker.loop import Worker
-from shmloader.worker.sample_generators import AT_HAND
 
 JOIN, PART = 1, 2  # kinds of messages; 0: the message was lost on the way
 COLLECT_EVERY = 8  # after this many loaders with frozen datasets have parted: see _CrewLoop._collect()
@@ -95,23 +94,20 @@ class _Seat:
     def put_aside(self) -> None:
         """Save the loader's part of the process's state."""
         self.side.turn_away()
-        self.worker.put_aside()  # first, because its threads may draw, and ask for the worker info
         self._aside = (
             random.getstate(),
             numpy.random.get_state(),
             torch.get_rng_state(),
-            AT_HAND.get(),
             _torch.worker_info(),
             dict(default_collate_fn_map),
         )
 
     def take_up(self) -> None:
         """Restore what put_aside() has saved."""
-        of_random, of_numpy, of_torch, draws, info, entries = self._aside
+        of_random, of_numpy, of_torch, info, entries = self._aside
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)
         torch.set_rng_state(of_torch)
-        AT_HAND.set(draws)
         _torch.restore_worker_info(info)
         _set_entries(entries)
         self.worker.take_up()
@@ -191,7 +187,6 @@ class _CrewLoop:
         """Serve a loader's ring from now on."""
         self._put_aside()
         _set_entries(self._entries)
-        AT_HAND.set(None)
         _torch.set_worker_info(None)
         error = None
         with Unpacking(message) as values:
@@ -230,7 +225,6 @@ class _CrewLoop:
         if seat is None:
             return None
         self._sides = [seat.side for seat in self._seats.values()]
-        seat.worker.put_aside()  # its threads must not find another loader's worker info
         seat.worker.end()
         seat.close()
         if self._current is seat:

@@ -528,20 +528,6 @@ def test_a_dataset_that_looks_ahead_hears_indices_and_not_rows() -> None:
     assert all((lowest >= 8).all() and (lowest <= indices).all() for indices, lowest in batches)
 
 
-class Asynchronous(Placed):
-    async def __getitem__(self, index: int) -> Any:
-        return self.items[index]
-
-
-def test_samples_side_by_side_are_refused() -> None:
-    with pytest.raises(ValueError, match="look_ahead=2 of an async dataset samples are made side by side"):
-        shmloader.DataLoader(Asynchronous([1] * 8), batch_size=4, num_workers=2, group_by="place", look_ahead=2)
-    safe = Placed([1] * 8)
-    safe.thread_safe = True
-    with pytest.raises(ValueError, match=r"worker_threads=2 samples are made side by side.* Leave one of the two out"):
-        shmloader.DataLoader(safe, batch_size=4, num_workers=2, group_by="place", worker_threads=2)
-
-
 class RaisesForEver:
     """A sampler of 9 batches, and then of errors.  It is no generator, which would end."""
 
