@@ -32,7 +32,6 @@ _had_gil = _gil.is_enabled()
 from shmloader import transforms as transforms  # noqa: E402
 from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
 from shmloader.commands.tuning.tune import tune  # noqa: E402
-from shmloader.crew import Crew  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
 from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
@@ -50,7 +49,6 @@ __all__ = [
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
-    "Crew",
     "DataLoader",
     "Dataset",
     "DistributedSampler",

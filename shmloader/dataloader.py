@@ -17,7 +17,7 @@ from shmloader import iterators, off_the_ring, read_elsewhere, replaced
 from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
-from shmloader.requirements import check_requirements, of_crew
+from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores
@@ -133,10 +133,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
 
-        crew: A `shmloader.Crew`.  Its workers make the batches of this loader and of the crew's other loaders (default
-            None: each iterator has workers of its own).  How many there are, the start method, `template` and
-            `workers_outlive_signals` are the crew's.  See docs/crew.md.
-
         far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
             `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
             how many there are in all.  Local workers and what receives far batches are forked from a template process.
@@ -192,7 +188,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     max_bad_samples: int | float | None = None
     look_ahead: int | None = None
     detail = False
-    crew: Any = None
     far_workers: Any = None
     template = False
     readers: Any = None
@@ -235,7 +230,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
         detail: bool = False,
-        crew: Any = None,
         far_workers: Any = None,
         template: bool = False,
         readers: Any = None,
@@ -259,13 +253,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
             detail=detail,
-            crew=crew,
             far_workers=far_workers,
             template=template,
             readers=readers,
         )
         options.give_to(self)
-        num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         num_workers = with_far(num_workers, far_workers)
         if far_workers is not None or (num_workers and hides_cores()):
             vars(self)["check_worker_number_rationality"] = have_other_cores
@@ -297,8 +289,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         read_elsewhere.enrol(self)
         if self._makes_iterators_by_others():
             replaced.come_back()
-        if crew is not None:
-            crew.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.

@@ -55,66 +55,8 @@ def check_requirements(loader: Any, options: Options) -> None:
             "the indices of prefetch_factor batches at most, the one that it makes included. "
             f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
         )
-    if options.crew is not None:
-        _check_crew(loader, options)
     if options.template and loader.num_workers and options.far_workers is None:
         _check_start_method(loader.multiprocessing_context)
-
-
-def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
-    """How many workers a loader has, and how they are started: those of its crew, if it has one.
-
-    Raises:
-        ValueError: The loader was given something else.
-    """
-    if crew is None:
-        return num_workers, context
-    if num_workers not in (0, crew.num_workers):
-        raise ValueError(
-            f"num_workers={num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its crew. "
-            "Leave num_workers out."
-        )
-    _check_context(crew, context)
-    return crew.num_workers, crew.multiprocessing_context
-
-
-def _check_context(crew: Any, context: Any) -> None:
-    if isinstance(context, str):
-        context = (
-            multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
-        )
-    if context is not None and not _starts_alike(context, crew.multiprocessing_context):
-        raise ValueError(
-            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
-            "loaders. Give it to shmloader.Crew()."
-        )
-
-
-def _starts_alike(context: Any, other: Any) -> bool:
-    """Whether two contexts start processes alike.  A loader that is copied or unpickled has a copy of its context."""
-    if context is other:
-        return True
-    return type(context) is type(other) and context.get_start_method() == other.get_start_method()
-
-
-def _check_crew(loader: Any, options: Options) -> None:
-    crew = options.crew
-    if loader.num_workers != crew.num_workers:
-        raise ValueError(
-            f"num_workers={loader.num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its "
-            "crew. Set crew=None for workers of its own."
-        )
-    _check_context(crew, loader.multiprocessing_context)
-    if options.template:
-        raise ValueError(
-            "template=True is for a loader with workers of its own. Give it to shmloader.Crew(), which starts the "
-            "workers of this loader."
-        )
-    if not options.workers_outlive_signals:
-        raise ValueError(
-            "workers_outlive_signals=False is for a loader with workers of its own. Give it to shmloader.Crew(), which "
-            "starts the workers of this loader."
-        )
 
 
 def _check_device(device: torch.device, options: Options) -> None:
@@ -135,11 +77,6 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 
 def _check_readers(loader: Any, options: Options) -> None:
-    if options.crew is not None:
-        raise ValueError(
-            "readers and crew cannot go together, because a crew's loaders give their memory to one another, and other "
-            "ranks may still read it. Leave crew= out, and give this loader workers of its own (num_workers)."
-        )
     if not loader.in_order:
         raise ValueError("readers gives all ranks the same batches in order, but got in_order=False. Leave it out.")
     if options.group_by is not None:

@@ -57,12 +57,6 @@ ABOUT = {
         'readers="all"',
         "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
     ),
-    "crew": About(
-        "",
-        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
-        "crew=2",
-        "import shmloader\n\n",
-    ),
     "far_workers": About(
         "",
         "far = shmloader.ray.Workers(num=4)\nDataLoader(dataset, num_workers=2, far_workers=far)",

@@ -67,7 +67,7 @@ class Announced:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.loader = get_worker_info()  # stands for it: the loaders of a crew have one each, also over one dataset
+        self.loader = get_worker_info()  # stands for it: each worker has one
 
 
 _BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announced batch", default=None)

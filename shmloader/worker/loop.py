@@ -207,11 +207,6 @@ class Worker:
         if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
             self._looks.end()
 
-    def take_up(self) -> None:
-        """Continue with this loader, because the process turns to it again: NOTE [ Crew ]."""
-        if self._looks is not None:
-            self._looks.listen()
-
     def _make_batches(self) -> None:
         claim, make = self._ring.claim, self.make
         while (written := claim()) is not None:

@@ -69,7 +69,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "look_ahead": (1, {}, -1),
     "detail": (True, {}, "all"),
     "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
-    "crew": (shmloader.Crew(1), {}, "eight"),
     "far_workers": (Nowhere(), {}, 32),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }

@@ -491,19 +491,6 @@ def test_the_next_epoch_begins_while_this_ones_last_batches_are_under_way() -> N
         assert first == [batch.tolist() for batch in loader] == [list(range(k, k + 5)) for k in range(0, 60, 5)]
 
 
-def test_in_a_crew() -> None:
-    with (
-        shmloader.Crew(num_workers=2, multiprocessing_context="fork") as crew,
-        shmloader.DataLoader(Placed([item(k) for k in range(40)]), 6, crew=crew, group_by="place") as one,
-        shmloader.DataLoader(Items([item(k) for k in range(33)]), 5, crew=crew, group_by=of_five) as other,
-    ):
-        pairs = zip(one, other, strict=True)
-        theirs = [
-            torch.utils.data.DataLoader(Items([item(k) for k in range(n)]), size) for n, size in ((40, 6), (33, 5))
-        ]
-        assert_same(list(pairs), list(zip(*theirs, strict=True)))
-
-
 # -------------------------------------------------------------------------------------------------- with look_ahead
 
 

@@ -338,20 +338,10 @@ def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(
 
 @pytest.mark.long
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_template_and_a_crew_pass_the_number_on(persistent: bool) -> None:
+def test_a_template_passes_the_number_on(persistent: bool) -> None:
     options: Any = {"num_workers": 2, "persistent_workers": persistent}
     expected = three_epochs(Counts(), call)
     assert three_epochs(Counts(), call, template=True, multiprocessing_context="spawn", **options) == expected
-    for method in ("fork", "forkserver"):
-        with shmloader.Crew(2, multiprocessing_context=method) as crew:
-            first, second = Counts(), Counts()
-            loaders = [
-                shmloader.DataLoader(each, 2, crew=crew, persistent_workers=persistent) for each in (first, second)
-            ]
-            for epoch in range(3):  # the second loader joins later than the crew's workers were forked
-                for each, loader in zip((first, second)[: epoch + 1], loaders, strict=False):
-                    each.set_epoch(epoch)
-                    assert set(samples(loader)) == {each.calls}
 
 
 # ------------------------------------------------------------------------------------------------- with a state
