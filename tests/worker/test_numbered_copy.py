@@ -252,24 +252,6 @@ def test_a_sampler_calls_it_in_mid_epoch(options: Any) -> None:
             assert samples(loader) == [first + k for k in range(3) for _ in range(LENGTH)]
 
 
-@pytest.mark.parametrize("look_ahead", [0, 3])
-def test_samples_that_are_begun_early_have_the_number_of_their_task(look_ahead: int) -> None:
-    dataset = Asynchronous()
-    options: Any = {
-        "sampler": Calls(dataset, 3),
-        "num_workers": 1,
-        "prefetch_factor": 6,
-        "look_ahead": max(look_ahead, 1),
-    }
-    with shmloader.DataLoader(dataset, 2, **options) as loader:
-        assert samples(loader) == [1 + k for k in range(3) for _ in range(LENGTH)]
-
-
-class Asynchronous(Numbered):
-    async def __getitem__(self, index: int) -> Any:  # type: ignore[override]
-        return self.number
-
-
 @pytest.mark.parametrize("options", [{"num_workers": 1, "prefetch_factor": 2}, {}], ids=label)
 def test_a_call_in_mid_epoch_is_for_what_is_drawn_later(options: Any) -> None:
     dataset = Numbered()
