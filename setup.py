@@ -23,7 +23,7 @@ CORE = {
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
         *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "drawing", "next_batch"),
-        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims", "board"),
+        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims"),
     ),
     "batch": (
         "tensors",

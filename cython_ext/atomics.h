@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 11u
+#define RING_VERSION 12u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -96,9 +96,6 @@ enum { RING_STARTS, RING_WAITS, RING_FETCHES, RING_COLLATES, RING_DOINGS = 4 };
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t bell; /* count:31 | sleeper:1, rung by open, stop and dismiss */
     _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
-    /* Of a worker that serves several rings, in the lines of its crew's board; its bell is there too: NOTE [ Crew ]. */
-    _Atomic uint32_t notices; /* messages that the trainer has sent it; the bell is rung after each */
-    _Atomic uint32_t heard;   /* how many of them it has carried out */
     /* The worker's figures.  The successor of a dead worker adds to its figures. */
     _Alignas(RING_LINE) _Atomic uint64_t doing;
     _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
@@ -119,7 +116,6 @@ typedef struct {
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
     uint32_t readers;                                    /* 1: other processes may read, NOTE [ Readers ]; 0: none do */
-    _Atomic uint64_t next_take; /* a figure: the sequence that the trainer takes next, by which a crew's workers choose */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t reader_bell; /* all readers sleep on it; likewise, where there are readers */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
@@ -448,20 +444,6 @@ static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct
     long r = syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, monotonic_deadline, 0, FUTEX_BITSET_MATCH_ANY);
     return r == 0 || errno == EAGAIN ? 0 : errno;
 }
-
-/* release / acquire, with one another: a worker that sees the new number finds the message in its socket.  Only one
- * thread at a time calls ring_notify, and it rings the bell next. */
-static inline uint32_t ring_notify(ring_worker *w)
-{ return atomic_fetch_add_explicit(&w->notices, 1, memory_order_release) + 1; }
-static inline uint32_t ring_notices(const ring_worker *w)
-{ return atomic_load_explicit((_Atomic uint32_t *)&w->notices, memory_order_acquire); }
-
-/* release / acquire, with one another: when the trainer sees that a worker has received the message to leave a ring, it
- * sees all that the worker wrote there.  The worker rings the trainer's bell next. */
-static inline void ring_hear(ring_worker *w, uint32_t messages)
-{ atomic_store_explicit(&w->heard, messages, memory_order_release); }
-static inline uint32_t ring_heard(const ring_worker *w)
-{ return atomic_load_explicit((_Atomic uint32_t *)&w->heard, memory_order_acquire); }
 
 static inline void ring_relax(void)
 {

@@ -87,10 +87,6 @@ cdef extern from "atomics.h" nogil:
     uint32_t ring_announce(bell_t *bell)
     void ring_rise(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
-    uint32_t ring_notify(ring_worker *worker)
-    uint32_t ring_notices(const ring_worker *worker)
-    void ring_hear(ring_worker *worker, uint32_t messages)
-    uint32_t ring_heard(const ring_worker *worker)
     enum: CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY, CACHE_UNIT, CACHE_LINES, CACHE_VERSION
     uint64_t CACHE_MAGIC
     ctypedef struct cache_line:

@@ -32,7 +32,6 @@ _had_gil = _gil.is_enabled()
 from shmloader import transforms as transforms  # noqa: E402
 from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
 from shmloader.commands.tuning.tune import tune  # noqa: E402
-from shmloader.crew import Crew  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
 from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
@@ -40,7 +39,6 @@ from shmloader.readers.attach import attach  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
 from shmloader.storage.shards import Shards  # noqa: E402
-from shmloader.worker.sample_generators import sample_generator  # noqa: E402
 
 _gil.warn(_had_gil)
 
@@ -51,7 +49,6 @@ __all__ = [
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
-    "Crew",
     "DataLoader",
     "Dataset",
     "DistributedSampler",
@@ -73,6 +70,5 @@ __all__ = [
     "patch_torch",
     "random_split",
     "row_wise",
-    "sample_generator",
     "tune",
 ]

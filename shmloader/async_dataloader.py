@@ -12,7 +12,6 @@ from torch.utils.data import Dataset
 
 from shmloader import off_the_ring
 from shmloader.batch import objects
-from shmloader.crew import Crew
 from shmloader.dataloader import DataLoader
 
 try:
@@ -45,9 +44,6 @@ class AsyncDataLoader:
 
         num_workers: How many worker processes there are; 0 (default) and 1 both mean one process.
 
-        crew: A `shmloader.Crew`, whose workers run the jobs and make other loaders' batches as well (default None:
-            workers of its own).  With it, `num_workers` may be left out.
-
     Raises:
         ValueError: An argument is out of its range, or `data_source` returned another number of jobs.
         TypeError: Neither pickle nor cloudpickle can carry a job.
@@ -65,16 +61,13 @@ class AsyncDataLoader:
         chunk_size: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
-        *,
-        crew: Crew | None = None,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
             raise ValueError(f"batch_size should be a positive integer, but got batch_size={batch_size!r}")
         self._loader: DataLoader[Any] = DataLoader(
             _Jobs(),
             batch_sampler=_Batches(data_source, batch_size),
-            num_workers=max(crew is None, num_workers) if isinstance(num_workers, int) else num_workers,
-            crew=crew,
+            num_workers=max(1, num_workers) if isinstance(num_workers, int) else num_workers,
             collate_fn=collate_fn,
             schedule="steal" if off_the_ring.why_not_here() is None else "round_robin",  # the order is the same
             chunk_size=chunk_size,

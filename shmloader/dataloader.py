@@ -17,7 +17,7 @@ from shmloader import iterators, off_the_ring, read_elsewhere, replaced
 from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
-from shmloader.requirements import check_requirements, of_crew
+from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores
@@ -27,7 +27,6 @@ from shmloader.trainer import start
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.readers.group import leave, leave_in_del, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.event_loop import close_loop, leave_loop
     from shmloader.trainer.sample_pool import pool_of
     from shmloader.trainer.templates import end_template
 
@@ -127,24 +126,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
             `__prefetch__(indices)` is called with each batch's indices once, and starts to read them.  0 never calls
             it.  `Shards`, `images.ImageFolder` and `images.fuse` over files have that method.  With "steal", and
-            without workers, only the indices of the batch that is made now are known.  Needs a map-style dataset.  With
-            1 or more, the samples of a dataset with `async def __getitem__` are awaited.  The samples of all these
-            batches are then under way at the same time, on one event loop in each worker.  Without workers, only the
-            samples of one batch are.  See docs/look-ahead.md.
-
-        worker_threads: In how many threads a worker makes the samples of its batches at the same time (default None: in
-            its main thread, one by one).  For samples that wait for a network or a disk, or for C code that releases
-            the GIL.  The dataset must have `thread_safe = True`.  Its random draws must come from
-            `shmloader.sample_generator()`, with `sample_seeds=True`.  Free threads begin samples of the batches that
-            follow, as far as `look_ahead` allows.  Without workers this does nothing.  See docs/look-ahead.md.
+            without workers, only the indices of the batch that is made now are known.  Needs a map-style dataset.  See
+            docs/look-ahead.md.
 
         detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
-
-        crew: A `shmloader.Crew`.  Its workers make the batches of this loader and of the crew's other loaders (default
-            None: each iterator has workers of its own).  How many there are, the start method, `template` and
-            `workers_outlive_signals` are the crew's.  See docs/crew.md.
 
         far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
             `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
@@ -200,9 +187,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     look_ahead: int | None = None
-    worker_threads: int | None = None
     detail = False
-    crew: Any = None
     far_workers: Any = None
     template = False
     readers: Any = None
@@ -244,9 +229,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
-        worker_threads: int | None = None,
         detail: bool = False,
-        crew: Any = None,
         far_workers: Any = None,
         template: bool = False,
         readers: Any = None,
@@ -269,15 +252,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
-            worker_threads=worker_threads,
             detail=detail,
-            crew=crew,
             far_workers=far_workers,
             template=template,
             readers=readers,
         )
         options.give_to(self)
-        num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         num_workers = with_far(num_workers, far_workers)
         if far_workers is not None or (num_workers and hides_cores()):
             vars(self)["check_worker_number_rationality"] = have_other_cores
@@ -309,8 +289,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         read_elsewhere.enrol(self)
         if self._makes_iterators_by_others():
             replaced.come_back()
-        if crew is not None:
-            crew.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.
@@ -529,13 +507,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         steps: list[Callable[[Any], object]] = [type(self)._end_workers]
         if off_the_ring.why_not_here() is None:
-            steps += [close_trace, close_loop, end_template, leave]
+            steps += [close_trace, end_template, leave]
         take_all(functools.partial(step, self) for step in steps)
 
     @in_del
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing() and off_the_ring.why_not_here() is None:
-            leave_loop(self)
             leave_in_del(self)
 
     def _end_workers(self) -> None:

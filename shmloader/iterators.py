@@ -55,7 +55,6 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         theirs: Makes torch's iterator, if they do not.
     """
 
-    _finish_close_of_crew(loader)
     started = start.taken(loader) if rides else None
     return _made(loader, rides, theirs) if started is None else started
 
@@ -152,15 +151,9 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
     """End persistent workers if the epoch that begins needs other ones, or if they should have ended."""
-    _finish_close_of_crew(loader)
     if loader.persistent_workers and not is_unreturned(loader):
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
-
-
-def _finish_close_of_crew(loader: Any) -> None:
-    if (crew := Options.of(loader).crew) is not None:
-        crew.finish_close()
 
 
 def _end_workers_seeded_otherwise(loader: Any) -> None:

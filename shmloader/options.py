@@ -22,7 +22,6 @@ from typing import Any, Literal, NoReturn, get_args
 import torch
 import torch.distributed
 
-from shmloader.crew import Crew
 from shmloader.far_workers import FarWorkers
 
 RingMemory = Literal["auto", "posix", "memfd"]
@@ -91,11 +90,6 @@ def _process_group(name: str, value: Any) -> None:
     available = torch.distributed.is_available()
     if not available or not isinstance(value, torch.distributed.ProcessGroup):
         _refuse(name, value, "a process group of torch.distributed, of ranks of one machine, or None", "")
-
-
-def _crew(name: str, value: Any) -> None:
-    if not isinstance(value, Crew):
-        _refuse(name, value, "a shmloader.Crew or None", "crew = shmloader.Crew(num_workers=8), for all its loaders")
 
 
 def _far_workers(name: str, value: Any) -> None:
@@ -182,18 +176,10 @@ class Options:
             only_on_the_ring=True,
         ),
     )
-    worker_threads: int | None = field(
-        default=None,
-        metadata=_rule(_none_or(_integer(1, "a positive integer of threads, or None")), only_on_the_ring=True),
-    )
     detail: bool = field(
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )
     readers: Any = field(default=None, metadata=_rule(_none_or(_process_group), only_on_the_ring=True))
-    crew: Any = field(
-        default=None,
-        metadata=_rule(_none_or(_crew), only_on_the_ring=True),
-    )
     far_workers: Any = field(
         default=None,
         metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),

@@ -57,7 +57,7 @@ class Note:
         self.reader: tuple[str, bool] | None = None
         self._options = options
         # a note may outlive what has processes
-        held = [name for name in ("crew", "far_workers") if name in options]
+        held = ["far_workers"] if "far_workers" in options else []
         self._weak: dict[str, Callable[[], Any]] = {name: weakref.ref(options.pop(name)) for name in held}
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)

@@ -8,23 +8,18 @@ torch's constructor checks torch's own arguments.
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 from shmloader import _torch, replaced
-from shmloader.attributes import attribute
 from shmloader.device import accelerator
 from shmloader.far_requirements import check_far_workers
 from shmloader.options import Options
 from shmloader.places import BY_DATASET, place_of
 from shmloader.row_wise import is_row_wise
-from shmloader.wrapped_datasets import innermost
-
-_THREAD_SAFE = (range, list, tuple, dict, TensorDataset)
 
 
 def check_requirements(loader: Any, options: Options) -> None:
@@ -52,8 +47,6 @@ def check_requirements(loader: Any, options: Options) -> None:
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
             "a function of an index instead of 'place'."
         )
-    if options.group_by is not None:
-        _check_one_by_one(loader, options)
     if options.readers is not None:
         _check_readers(loader, options)
     if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
@@ -62,68 +55,8 @@ def check_requirements(loader: Any, options: Options) -> None:
             "the indices of prefetch_factor batches at most, the one that it makes included. "
             f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
         )
-    if options.worker_threads is not None:
-        _check_threads(loader, options)
-    if options.crew is not None:
-        _check_crew(loader, options)
     if options.template and loader.num_workers and options.far_workers is None:
         _check_start_method(loader.multiprocessing_context)
-
-
-def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
-    """How many workers a loader has, and how they are started: those of its crew, if it has one.
-
-    Raises:
-        ValueError: The loader was given something else.
-    """
-    if crew is None:
-        return num_workers, context
-    if num_workers not in (0, crew.num_workers):
-        raise ValueError(
-            f"num_workers={num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its crew. "
-            "Leave num_workers out."
-        )
-    _check_context(crew, context)
-    return crew.num_workers, crew.multiprocessing_context
-
-
-def _check_context(crew: Any, context: Any) -> None:
-    if isinstance(context, str):
-        context = (
-            multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
-        )
-    if context is not None and not _starts_alike(context, crew.multiprocessing_context):
-        raise ValueError(
-            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
-            "loaders. Give it to shmloader.Crew()."
-        )
-
-
-def _starts_alike(context: Any, other: Any) -> bool:
-    """Whether two contexts start processes alike.  A loader that is copied or unpickled has a copy of its context."""
-    if context is other:
-        return True
-    return type(context) is type(other) and context.get_start_method() == other.get_start_method()
-
-
-def _check_crew(loader: Any, options: Options) -> None:
-    crew = options.crew
-    if loader.num_workers != crew.num_workers:
-        raise ValueError(
-            f"num_workers={loader.num_workers!r}, but the crew has {crew.num_workers}. A loader has the workers of its "
-            "crew. Set crew=None for workers of its own."
-        )
-    _check_context(crew, loader.multiprocessing_context)
-    if options.template:
-        raise ValueError(
-            "template=True is for a loader with workers of its own. Give it to shmloader.Crew(), which starts the "
-            "workers of this loader."
-        )
-    if not options.workers_outlive_signals:
-        raise ValueError(
-            "workers_outlive_signals=False is for a loader with workers of its own. Give it to shmloader.Crew(), which "
-            "starts the workers of this loader."
-        )
 
 
 def _check_device(device: torch.device, options: Options) -> None:
@@ -144,11 +77,6 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 
 def _check_readers(loader: Any, options: Options) -> None:
-    if options.crew is not None:
-        raise ValueError(
-            "readers and crew cannot go together, because a crew's loaders give their memory to one another, and other "
-            "ranks may still read it. Leave crew= out, and give this loader workers of its own (num_workers)."
-        )
     if not loader.in_order:
         raise ValueError("readers gives all ranks the same batches in order, but got in_order=False. Leave it out.")
     if options.group_by is not None:
@@ -185,8 +113,6 @@ def _check_fetcher(loader: Any, options: Options) -> None:
         "chunk_size": options.chunk_size is not None,
         "group_by": options.group_by is not None,
         "on_bad_sample='skip'": options.skips_bad_samples,
-        f"worker_threads={options.worker_threads}": options.worker_threads is not None,
-        f"look_ahead={options.look_ahead} of an async dataset": bool(options.look_ahead) and _is_async(loader.dataset),
     }
     for option in (name for name, given in asked.items() if given):
         if (by := replaced.fetcher(isinstance(loader.dataset, IterableDataset))) is not None:
@@ -201,7 +127,6 @@ def _in_order_of_samples(options: Options) -> list[str]:
         "group_by": options.group_by is not None,
         "sample_seeds=True": options.sample_seeds,
         "prefetch_epochs=True": options.prefetch_epochs,
-        f"worker_threads={options.worker_threads}": options.worker_threads is not None,
     }
     return [name for name, given in asked.items() if given]
 
@@ -231,40 +156,6 @@ def _check_out_of_order(options: Options) -> None:
             f"{name} delivers batches in order, but got in_order=False. Leave one of the two out. If workers steal "
             "work, a slow batch holds up none of them."
         )
-
-
-def _check_threads(loader: Any, options: Options) -> None:
-    asked = f"worker_threads={options.worker_threads}"
-    for dataset in innermost(loader.dataset):
-        kind = type(dataset).__name__
-        if type(dataset) not in _THREAD_SAFE and attribute(dataset, "thread_safe") is not True:
-            raise ValueError(
-                f"{asked} needs a dataset that may be called from several threads, but {kind} does not say so. "
-                "Set thread_safe = True in the class or on the dataset, if its __getitem__ changes nothing that is "
-                "shared. Otherwise leave the option out."
-            )
-        if inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None)):
-            raise ValueError(
-                f"{asked} is for datasets that wait, but __getitem__ of {kind} is async. Give look_ahead instead: "
-                "its samples run side by side without threads."
-            )
-
-
-def _check_one_by_one(loader: Any, options: Options) -> None:
-    asked = None
-    if options.worker_threads is not None:
-        asked = f"worker_threads={options.worker_threads}"
-    elif options.look_ahead and _is_async(loader.dataset):
-        asked = f"look_ahead={options.look_ahead} of an async dataset"
-    if asked is not None:
-        raise ValueError(
-            f"group_by gives a worker rows that do not follow each other, but with {asked} samples are made side by "
-            "side and are known by the place of the first. Leave one of the two out."
-        )
-
-
-def _is_async(dataset: Any) -> bool:
-    return any(inspect.iscoroutinefunction(getattr(type(each), "__getitem__", None)) for each in innermost(dataset))
 
 
 def _check_rows(loader: Any, name: str) -> None:

@@ -36,7 +36,6 @@ from factories import every_factory_is_named  # noqa: F401 - a fixture of all te
 
 import shmloader
 from shmloader.system import control_groups
-from shmloader.worker.sample_generators import AT_HAND
 
 HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
@@ -512,15 +511,6 @@ def on_the_ring(request: pytest.FixtureRequest) -> Any:
         assert not off_the_ring, "loaders with workers did not ride the ring"
     else:
         assert off_the_ring, "it is marked off_the_ring, and every loader of it rides"
-
-
-@pytest.fixture(autouse=True)
-def no_sample_at_hand() -> Any:
-    """No test leaves this thread inside a sample, because sample_generator() would give later tests its generators."""
-    yield
-    left = AT_HAND.get()
-    AT_HAND.set(None)  # so that one test fails, and not all after it
-    assert left is None, "this thread still has a sample's generators at hand"
 
 
 @pytest.fixture(autouse=True)

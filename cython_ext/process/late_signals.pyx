@@ -184,8 +184,3 @@ def in_del(end: object) -> object:
         if first is not None:
             raise first
     return __del__
-
-
-def is_in_del() -> bool:
-    """Whether this thread is in a `__del__()` made by in_del().  The collector may have called that at any line."""
-    return PyThread_get_thread_ident() in ending

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The slots, from the trainer's side: which are free, lent, kept by a worker, or held back for a device.
-It picks each batch's slot, and gives the pages of free slots back while the loader of a crew rests.
+It picks each batch's slot, and gives the pages of free slots back.
 
 Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd.  No worker waits for a slot.  It sleeps in
 WorkerSide.claim() (worker.pyx) until the trainer opens a sequence, and each sequence is opened with its slot.  So

@@ -25,6 +25,4 @@ cdef class Lane:
     cdef void published(self, bint filled) noexcept                 # it is about to be published, with a batch or not
     cdef void put_aside(self) noexcept                              # another sequence will be claimed first
     cdef void taken_up(self, ring_entry *entry) noexcept            # a sequence that was put aside
-    cdef void turned_away(self) noexcept                            # the worker turns to another ring
-    cdef void turned_to(self) noexcept                              # and comes back
     cdef void probe(self, uint64_t time) noexcept

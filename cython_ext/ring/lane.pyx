@@ -97,14 +97,6 @@ cdef class Lane:
         ring_note(&entry.claimed_at, self.claimed_at)
         ring_note_doing(self.worker, RING_FETCHES, self.claimed_at)
 
-    cdef void turned_away(self) noexcept:
-        if self.probed_at:
-            self.probe(now())
-        self.published_at, self.slept = 0, False
-
-    cdef void turned_to(self) noexcept:
-        self.cpu, self.delay, self.probed_at = cpu_time(), cpu_delay(), now()
-
     cdef void probe(self, uint64_t time) noexcept:
         """Ask the kernel how much of the time for batches was spent on a core, and how much waiting for one."""
         cdef uint64_t cpu = cpu_time(), delay = cpu_delay()

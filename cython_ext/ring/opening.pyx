@@ -287,7 +287,7 @@ cdef class OpeningSide(Ring):
         if task.worker == RING_ANY:
             self.ring_one()
         else:
-            ring_ring(&self.bells[task.worker].bell)
+            ring_ring(&self.worker[task.worker].bell)
         return 0
 
     cdef void ring_one(self) noexcept nogil:
@@ -295,7 +295,7 @@ cdef class OpeningSide(Ring):
         cdef int k, worker
         for k in range(self.workers):
             worker = (self.next_bell + k) % self.workers
-            if ring_ring(&self.bells[worker].bell):
+            if ring_ring(&self.worker[worker].bell):
                 self.next_bell = worker + 1
                 return
 
@@ -304,7 +304,7 @@ cdef class OpeningSide(Ring):
         self.mapping.check_open()
         check_index("worker", worker, self.workers)
         ring_raise(&self.worker[worker].dismissed)
-        ring_ring(&self.bells[worker].bell)
+        ring_ring(&self.worker[worker].bell)
 
     def stop(self) -> None:
         """End every wait of every worker, now.  On a closed ring nobody waits, so this does nothing."""
@@ -314,4 +314,4 @@ cdef class OpeningSide(Ring):
         self.stopped = True
         ring_raise(&self.header.stop)
         for k in range(self.workers):
-            ring_toll(&self.bells[k].bell)
+            ring_toll(&self.worker[k].bell)

@@ -188,8 +188,6 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef readonly Py_ssize_t cell_at, cell_stride
     cdef ring_header *header
     cdef ring_worker *worker
-    cdef Mapping board                  # of a crew, whose workers serve other rings too; None: this ring has its own
-    cdef ring_worker *bells             # the lines with the workers' bells: on the board, or `worker`
     cdef ring_entry *entry
     cdef ring_payload *payload
     cdef Py_ssize_t tail_at, tail_stride    # of what lies beyond a slot's first room; 0: no slot outgrows it

@@ -220,8 +220,6 @@ cdef class Ring:
         self.spin.yields = not spin
         self.header = <ring_header *>mapping.base
         self.worker = <ring_worker *>(mapping.base + sizeof(ring_header))
-        self.board = getattr(segment, "board", None)
-        self.bells = self.worker if self.board is None else <ring_worker *>self.board.base
         self.entry = <ring_entry *>(self.worker + self.workers)
         self.payload = <ring_payload *>(self.entry + self.entries)
         self.remapped = <uint8_t *>calloc(self.payloads, 1)

@@ -193,7 +193,6 @@ cdef class TrainerSide(OpeningSide):
             self.measure_taken(given, lease)
         self.under_way -= 1
         self.sequences.took(given.chunks)
-        ring_note(&self.header.next_take, self.sequences.next_take)
         return lease
 
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept:
@@ -266,7 +265,7 @@ cdef class TrainerSide(OpeningSide):
         self.turns.died()
         ring_note_revoked(self.header)
         for k in range(self.workers):
-            ring_toll(&self.bells[k].bell)
+            ring_toll(&self.worker[k].bell)
         for sequence in self.sequences.of(worker, RING_READY):
             if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
                 self.entry[sequence % self.entries].answer.outcome = FILLED  # the worker that kept it is gone
@@ -290,8 +289,7 @@ cdef class TrainerSide(OpeningSide):
             if not self.readers.any_reads:
                 self.slots.close()
             return
-        if self.board is None:      # a crew's worker may look at the words until it has heard that they are gone
-            self.mapping.give_back(0, self.slot_at)
+        self.mapping.give_back(0, self.slot_at)
         self.slots.close()
         if self.slots.lent:
             self.mapping.whole = False

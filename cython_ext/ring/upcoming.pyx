@@ -22,22 +22,22 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
         most: how many at most, the lowest first.
 
     Returns:
-        For each task: its sequence, the task as claim() gives it, its seed, and the first row of its chunk (None: the
-        task lists its rows).  Tasks of another epoch are left out, and those with another number for the dataset's
-        set_epoch(), because the dataset does not know these yet.
+        For each task: its sequence, the task as claim() gives it, and whether it lists its rows.  Tasks of another
+        epoch are left out, and those with another number for the dataset's set_epoch(), because the dataset does not
+        know these yet.
     """
-    cdef uint32_t kind = 0, row
+    cdef uint32_t kind = 0
     cdef uint64_t sequence, size = 0
     cdef list found = [], before = None, tasks = []
     cdef ring_entry *entry
+    cdef bint listed
     while found != before:      # one pass may miss an earlier one: see lowest()
         before, found = found, open_for(ring, worker, max(claimed, after), &ring.entry[claimed % ring.entries])
     for sequence in found[:most]:
         entry = &ring.entry[sequence % ring.entries]
         ring.measure(sequence, &kind, &size)
-        row = ring_once_32(&entry.ask.row)
-        tasks.append((sequence, ring.read_task(sequence, kind, size), ring_once(&entry.ask.seed),
-                      None if ring_once_32(&entry.ask.rows) and row >= <uint32_t>LISTED_FIRST else row))
+        listed = ring_once_32(&entry.ask.rows) and ring_once_32(&entry.ask.row) >= <uint32_t>LISTED_FIRST
+        tasks.append((sequence, ring.read_task(sequence, kind, size), listed))
     return tasks
 
 

@@ -66,8 +66,6 @@ cdef class WorkerSide(Ring):
 
     cdef bint find_open(self) noexcept nogil
     cdef object begin(self)                                             # the task of what was claimed
-    cdef bint wants(self) noexcept nogil                                # if it serves several rings
-    cdef int64_t ahead(self) noexcept nogil
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
     cdef int check_not_forked(self) except -1

@@ -164,30 +164,6 @@ cdef class WorkerSide(Ring):
         self.mapped.follow(ring_once_32(&self.header.folds))
         return self.read_task(self.cursor, kind, size)
 
-    # ------------------------------------------------------------------------------------------ beside other rings
-
-    cdef bint wants(self) noexcept nogil:
-        """Whether this worker may claim something here."""
-        return not ring_raised(&self.header.stop) and self.find_open()
-
-    cdef int64_t ahead(self) noexcept nogil:
-        """How many batches the trainer has to take before it wants the one that find_open() found."""
-        cdef uint64_t published = 0
-        cdef int k
-        if self.in_order:
-            return <int64_t>(self.cursor - ring_noted(&self.header.next_take))
-        for k in range(self.workers):
-            published += ring_noted(&self.worker[k].published)
-        return <int64_t>(published - ring_noted(&self.header.taken))
-
-    def turn_away(self) -> None:
-        """Note that the worker works for another ring from now on.  That time does not count as idle here."""
-        self.lane.turned_away()
-
-    def turn_to(self) -> None:
-        """Note that the worker works for this ring again."""
-        self.lane.turned_to()
-
     @property
     def seed(self) -> int:
         """The seed of the batch that is claimed."""

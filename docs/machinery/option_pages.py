@@ -51,22 +51,11 @@ ABOUT = {
         'group_by="shard", num_workers=2',
     ),
     "look_ahead": About("batches", "DataLoader(dataset, num_workers=2, look_ahead=2)", "look_ahead=3, num_workers=2"),
-    "worker_threads": About(
-        "threads",
-        "DataLoader(dataset, num_workers=2, worker_threads=8)",
-        "worker_threads=0",
-    ),
     "readers": About(
         "ranks of one machine",
         "DataLoader(dataset, num_workers=2, readers=group)",
         'readers="all"',
         "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
-    ),
-    "crew": About(
-        "",
-        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
-        "crew=2",
-        "import shmloader\n\n",
     ),
     "far_workers": About(
         "",

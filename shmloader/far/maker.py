@@ -49,7 +49,6 @@ from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.worker import random_states
 from shmloader.worker.loop import Worker
-from shmloader.worker.sample_generators import AT_HAND
 
 BEAT = 1.0  # seconds between two signs of life
 GRACE = 2.0  # seconds that a sample may go on when nobody waits for it any more
@@ -160,7 +159,6 @@ class Maker:
     def close(self) -> None:
         """End, and leave this process as another maker can use it."""
         self._worker.end()
-        AT_HAND.set(None)  # of the last sample: the next loader's samples may have no seeds
         self.ring.close()
         self._segment.close()
         _torch.set_worker_info(None)

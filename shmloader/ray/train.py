@@ -101,10 +101,7 @@ def _rebuilt(loader: DataLoader[Any], world: int, rank: int) -> DataLoader[Any]:
             f"prepare_data_loader replaces {type(loader.sampler).__name__} by a shmloader.DistributedSampler, so that "
             f"each of {world} training workers gets its share. Give add_dist_sampler=False to keep it."
         )
-    options = Options.of(loader)
-    arguments = {name: getattr(loader, name) for name in (*_TORCHS, *DEFAULTS)}
-    if options.crew is None:
-        arguments["multiprocessing_context"] = loader.multiprocessing_context
+    arguments = {name: getattr(loader, name) for name in (*_TORCHS, *DEFAULTS, "multiprocessing_context")}
     shuffles = not isinstance(loader.sampler, SequentialSampler)
     sampler: Any = DistributedSampler(loader.dataset, world, rank, shuffle=shuffles)
     loader.close()

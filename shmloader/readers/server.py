@@ -1,5 +1,5 @@
 """`shmloader serve`: a process that hosts a loader for others, which attach to it by its name.
-It refuses a loader that cannot be served: with a crew, far workers or pinned memory, or if workers do not persist.
+It refuses a loader that cannot be served: with far workers or pinned memory, or if workers do not persist.
 
 It conducts and reads nothing.  With no reader it pauses, and what is ready stays for the next one.
 """
@@ -97,8 +97,6 @@ def _check(loader: Any, options: Options) -> None:
             f"A loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "
             f"pin_memory={loader.pin_memory}. Leave both out, and copy with batch.to(device) in each reader."
         )
-    if options.crew is not None:
-        raise ValueError("A loader that is served has workers of its own, but this one has a crew. Leave crew= out.")
     if options.far_workers is not None:
         raise ValueError(
             "A loader that is served has workers on this machine, but this one has far_workers. Leave far_workers= out."

@@ -59,7 +59,6 @@ class Segment(Growth):
         remember: Whether a worker leaves its random states for its successor (random_states.py).
         streams: Whether the dataset is a stream, and workers leave its state after each batch.
         stays: Whether each slot stays where it is mapped first, because it is page-locked or others map it.
-        board: Where the bells of a crew's workers are; None: in the ring.  A worker sets its own.
         detail: Whether workers count where they spend their time: NOTE [ Stack samples ].
 
     Attributes:
@@ -81,11 +80,9 @@ class Segment(Growth):
         remember: bool,
         streams: bool = False,
         detail: bool = False,
-        board: Mapping | None = None,
         stays: bool = False,
     ) -> None:
         self.sheet: Sheet | None = None
-        self.board = board
         self.memory = memory
         self.no_memfd = ""
         self.budget = budget
@@ -207,7 +204,7 @@ class Segment(Growth):
         self.fd, self.memfd = -1, -1
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("fd", "memfd", "mapping", "board")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("fd", "memfd", "mapping")}
         state["fds"] = [reduction.DupFd(fd) for fd in (self.fd, self.memfd) if fd >= 0]
         return state
 
@@ -216,7 +213,6 @@ class Segment(Growth):
         fds = [fd.detach() for fd in state.pop("fds")]
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1
-        self.board = None
         self.mapping = Mapping(self.fd, self.geometry.mapped)
 
 

@@ -8,9 +8,9 @@ there is room for it: its bytes plus those of all reads that were begun and not 
 Taking a sample makes room.
 
 A loader takes samples in the order in which it announced them, unless the user leaves the epoch half-way.  So when a
-sample is taken and an earlier one was not, nobody will take the earlier one, and its read is dropped.  Threads that
-load samples of a batch side by side take them slightly out of order.  So only reads that are more than `_SLACK` samples
-earlier are dropped.
+sample is taken and an earlier one was not, nobody will take the earlier one, and its read is dropped.  A dataset whose
+own threads load the samples of a batch takes them slightly out of order.  So only reads that are more than `_SLACK`
+samples earlier are dropped.
 
 A forked or spawned process forgets the reads of its parent, because the threads that read are not in it.
 """

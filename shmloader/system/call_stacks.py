@@ -35,8 +35,7 @@ SETTLED = 0.02  # seconds: if nothing more came for this time, the answer is com
 
 _IDLE = re.compile(r'shmloader/storage/threads\.py", line \d+ in _work$')
 
-# What gives further text of this process, in the form of stacks: those of coroutines, which no thread has while they
-# wait, and the files of samples that are being made.
+# What gives further text of this process, in the form of stacks: the files of samples that are being made.
 FURTHER: list[Callable[[], str]] = []
 
 

@@ -19,8 +19,7 @@ other, and its slot is free from then on.  These modules rely on the GIL there; 
     jpeg            one Decoder in two threads: one reads a file that the other has closed.
 
 Two things are safe without it.  Only the verbs of atomics.h touch the words that processes share (ring, sequences,
-worker, lane, onlooker).  And the module `gather` only copies.  In a worker, one thread uses the ring.  But with
-`worker_threads`, several threads run `__getitem__`, which may call jpeg.
+worker, lane, onlooker).  And the module `gather` only copies.  In a worker, one thread uses the ring.
 
 So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,
 with a warning that lacks the reason; warn() adds it.  A lock around the slots would not help: the garbage collector may

@@ -151,7 +151,7 @@ class Looks:
         self._random = random.Random(worker)  # not the global one, which is the user's
 
     def listen(self) -> None:
-        """Take over the signal.  A crew's worker has one of these objects for each loader."""
+        """Take over the signal."""
         signal.signal(LOOK, self._look)
         signal.siginterrupt(LOOK, False)
 

@@ -1,32 +1,29 @@
-"""What iter() and next() raise if another thread or a signal's handler closes the loader, or its crew, meanwhile."""
+"""What iter() and next() raise if another thread or a signal's handler closes the loader meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from shmloader.core.handlers import is_handlers
 
 LOADER_CLOSED = (
     "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
 )
-CREW_CLOSED = "The crew was closed by another thread or a signal's handler. Iterate over the DataLoader again."
 RING_CLOSED = "this iterator has been shut down. Iterate over the DataLoader again."  # as the core words it
 
 
 def is_due_to_it(error: RuntimeError) -> bool:
     """Whether an iterator raised this because it is closed."""
-    return str(error) in (RING_CLOSED, CREW_CLOSED)
+    return str(error) == RING_CLOSED
 
 
 @contextlib.contextmanager
-def naming_it(was_closed: Callable[[], bool], crew: Any) -> Iterator[None]:
+def naming_it(was_closed: Callable[[], bool]) -> Iterator[None]:
     """In this `with`, whatever fails because the iterator was closed becomes an error that names the closing.
 
     Args:
         was_closed: Whether the iterator was closed.
-        crew: The loader's crew, if it has one.
 
     Raises:
         RuntimeError: The iterator was closed.
@@ -34,13 +31,9 @@ def naming_it(was_closed: Callable[[], bool], crew: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not was_closed() or is_handlers(error) or str(error) in (LOADER_CLOSED, CREW_CLOSED):
+        if not was_closed() or is_handlers(error) or str(error) == LOADER_CLOSED:
             raise
         # A StopIteration as its cause would come out in its place: contextlib takes the RuntimeError for Python's own.
-        raise RuntimeError(_text(crew)) from (None if isinstance(error, StopIteration) else error)
+        raise RuntimeError(LOADER_CLOSED) from (None if isinstance(error, StopIteration) else error)
     if was_closed():
-        raise RuntimeError(_text(crew))
-
-
-def _text(crew: Any) -> str:
-    return LOADER_CLOSED if crew is None or crew._workers is None or crew._workers.is_usable else CREW_CLOSED
+        raise RuntimeError(LOADER_CLOSED)

@@ -30,19 +30,14 @@ NOTE [ Shutdown ]
        the time that workers have to leave (NOTE [ Signals ]).  A step that raises does not stop the steps after it.  If
        the shutdown is interrupted nevertheless, the next call takes all steps again, because taking a step twice is
        harmless.
-    8. The collector may run in any thread, at any line, and end an iterator there.  In two cases that thread must not
-       take the steps itself, and the iterator starts another thread for them:
-       - It is a thread that the steps join.  A thread cannot join itself.
-       - The iterator belongs to a crew, and a thread holds the crew's lock.  The holder may be waiting for the
-         collector's thread: in Thread.start(), for example, until that thread runs.  If the collector's thread waited
-         for the lock, neither of the two would continue.
+    8. The collector may run in any thread, at any line, and end an iterator there.  If it is a thread that the
+       steps join, it cannot take them itself, and the iterator starts another thread for them.
     9. Two threads may end an iterator, so the steps have a lock.  There is another lock, `changing`.  A thread holds it
-       while it starts workers, and while it makes a crew's workers join the ring of a loader.  Each thread must take
-       `changing` before the lock of the steps.  So the end of an iterator begins with part(), in which a crew's workers
-       leave the ring, and which takes `changing`.  No step after it waits for `changing`.  With the other order, two
-       threads could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator and
-       waits for the lock of the steps, and thread B holds that lock and waits for `changing`.
-    10. While an iterator is in its __del__(), another thread that closes the loader or the crew may still find it by a
+       while it starts workers.  Each thread must take `changing` before the lock of the steps.  So the end of an
+       iterator begins with part(), which takes `changing`, and no step after it waits for it.  With the other order,
+       two threads could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator
+       and waits for the lock of the steps, and thread B holds that lock and waits for `changing`.
+    10. While an iterator is in its __del__(), another thread that closes the loader may still find it by a
         weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may empty the iterator's
         __dict__ at any moment, and then no attribute is left.  The thread that runs the __del__() ends the iterator.
 """
@@ -88,7 +83,6 @@ from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
-from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.workers_of import workers_of
 
@@ -136,7 +130,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         try:
             with held():
                 self._make_ring(loader, options, place, served)
-            with self._unless_closed():  # a handler may close the crew as soon as it has this iterator
+            with self._unless_closed():  # a handler may close the loader as soon as that has this iterator
                 if self._schedule.opens_first:
                     self._reset(loader, first_iter=True)
                     self._hire(loader)
@@ -158,7 +152,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         read_elsewhere = 0 if self._audience is None else self._audience.spares
         if (device is not None or self._audience is not None) and memory == "auto":
             memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
-        board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
@@ -170,7 +163,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             remember=options.respawns and not self._schedule.seeds_samples,
             streams=self._streams,
             detail=wants_detail(options),
-            board=board,
             stays=device is not None or self._audience is not None,
         )
         segment = self._segment
@@ -226,7 +218,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "epoch_seed": self._conductor.seed,
                 "left": self._left,
                 "look_ahead": options.look_ahead,
-                "worker_threads": options.worker_threads,
                 "pool": None if self._tally is None else given_pool(loader),
                 "watches_states": self._streams and place_of(loader).current is None,
             },
@@ -265,12 +256,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _unless_closed(self) -> contextlib.AbstractContextManager[None]:
         """If other code closes the iterator within this `with`, the error names that."""
-        return closing.naming_it(lambda: self._delivery.closed, self._options.crew)
+        return closing.naming_it(lambda: self._delivery.closed)
 
     def _begin(self, loader: DataLoader[Any], first_iter: bool, is_started: bool) -> None:
         self._delivery.interrupted = self.is_unasked = False
-        assert self._worker_set is not None
-        self._worker_set.works()
         if is_started:
             return
         if self._conductor.holds_next():
@@ -313,8 +302,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             warn_if_all_dropped(self.loader(), self.epoch)
             if not self._persistent_workers:
                 self._shutdown_workers()
-            elif self._worker_set is not None:
-                self._worker_set.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             self._raise(batch)
@@ -452,7 +439,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._shutdown_workers()
 
     def fold(self) -> None:
-        """At the end of an epoch, give the memory of slots back to the system: NOTE [ Crew ], 8."""
+        """At the end of an epoch, give the memory of slots back to the system."""
         locked = frozenset() if self._pinning is None else self._pinning.fold()
         self._ring.slots.fold(locked)
 

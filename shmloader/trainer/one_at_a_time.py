@@ -20,7 +20,7 @@ _seeding = OwnLock()  # held by the thread that makes a batch whose samples it s
 class OneByOne(InPlace):
     """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
 
-    It is for a fetcher that seeds this process's generators, replaces bad samples, or has an event loop.
+    It is for a fetcher that seeds this process's generators or replaces bad samples.
     """
 
     def __init__(self, fetcher: Any) -> None:
@@ -68,8 +68,7 @@ def _warn_of_shared_generators() -> None:
     warnings.warn(
         f"a loader with num_workers=0 that seeds its samples has waited for {PATIENCE:.0f} seconds while another "
         "thread made a batch of such a loader, and now no longer waits. Samples of both may draw each other's numbers, "
-        "because the generators belong to the process. Give one of the loaders workers, or draw from "
-        "shmloader.sample_generator().",
+        "because the generators belong to the process. Give one of the loaders workers.",
         RuntimeWarning,
         stacklevel=3,
     )

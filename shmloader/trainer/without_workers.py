@@ -16,7 +16,6 @@ import contextlib
 import operator
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -32,7 +31,6 @@ from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
-from shmloader.trainer.event_loop import EventLoop, loop_of
 from shmloader.trainer.fetcher import InPlace
 from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
 from shmloader.trainer.sample_pool import pool_of
@@ -41,7 +39,6 @@ from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
 from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
-from shmloader.worker.side_by_side import AtHand, SideBySide, is_asynchronous
 from shmloader.worker.their_fetcher import TheirStream
 
 
@@ -64,9 +61,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     if streams and (left is None or not left.ended):
         fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
-    event_loop = loop_of(loader) if options.look_ahead and is_asynchronous(loader.dataset) else None
-    with contextlib.nullcontext() if event_loop is None else event_loop.turn:
-        base_seed, served = begin_iterator(place, first.make)
+    base_seed, served = begin_iterator(place, first.make)
     iterator, returned = first.iterator, first.returned
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
@@ -84,10 +79,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     epoch.follows = follow(epoch, loader.dataset)
     if base_seed is not None and start is None and first.before is not None:
         first.draw_again()
-    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, event_loop, first.before)
+    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, first.before)
     fetcher = iterator._dataset_fetcher
-    if event_loop is not None:
-        fetcher = _SideBySide(loader, fetcher, epoch, options, event_loop)
     if (tally := tally_of(loader, options)) is not None:
         fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
@@ -161,8 +154,6 @@ class _Indices:
         indices: torch's iterator over the sampler.
         epoch: The epoch.  It keeps an index until the index's batch is counted.
         start: Where in the epoch to begin; None: at its beginning.
-        event_loop: The loader's, whose turns the draws take: NOTE [ A loader's event loop ], 2.  None: its samples are
-            no coroutines.  Then threads that share the iterator draw one after the other.
         before: The states of the generators before the sampler drew in its iter(); None: it has not drawn yet.
     """
 
@@ -172,7 +163,6 @@ class _Indices:
         indices: Iterator[Any],
         epoch: Epoch,
         start: State | None,
-        event_loop: EventLoop | None,
         before: Generators | None,
     ) -> None:
         self._loader = weakref.ref(loader)
@@ -184,7 +174,6 @@ class _Indices:
         self._failed = False
         self._batched = loader.batch_sampler is not None
         self._drawing = OwnLock()
-        self._event_loop = event_loop
         self._before = before
         place = place_of(loader)
         self._another, self._saving = place.another(), place.saving
@@ -207,7 +196,7 @@ class _Indices:
         return self
 
     def __next__(self) -> Any:
-        with self._drawing.here if self._event_loop is None else self._event_loop.turn:
+        with self._drawing.here:
             if self._epoch.source is None:
                 self._try_to_begin()
             try:
@@ -273,47 +262,6 @@ class _Prefetching(InPlace):
         """The batch of what the sampler gave."""
         self._prefetch(indices_of(index, self._batched))
         return self._fetcher.fetch(index)
-
-
-class _SideBySide(InPlace):
-    """Makes batches as torch's fetcher does, but all samples of one at the same time: NOTE [ Side by side ]."""
-
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options, event_loop: EventLoop) -> None:
-        self._fetcher = fetcher
-        self._event_loop = event_loop
-        self._batched = loader.batch_sampler is not None
-        self._where = _Where(epoch, ranks_of(loader)[1])
-        self._seeds = self._where.stride if options.seeds_samples else None
-        self.skips(None)
-
-    def skips(self, skips: Skips | None) -> None:
-        """Set what replaces bad samples; None: they raise."""
-        fetcher = self._fetcher
-        side = AtHand(SideBySide(fetcher.dataset, self._event_loop, self._seeds, skips), self._batched, self._where)
-        arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-        self._make = fetch_from(*arguments, None, at_hand=partial(self._event_loop.in_turn, fetcher.dataset, side))
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        return self._make(index)
-
-
-class _Where:
-    """Where the batch at hand is, for AtHand: each batch begins at row 0, and none is under way beside it.
-
-    It is not the fetcher, because a cycle would keep the event loop until a collection.
-    """
-
-    row = sequence = 0
-
-    def __init__(self, epoch: Epoch, stride: int) -> None:
-        self._epoch = epoch
-        self.stride = stride
-
-    @property
-    def seed(self) -> int:
-        """The seed of the batch at hand."""
-        return random_states.further(self._epoch.sample_seed, self._epoch.before * self.stride)
 
 
 class _Streaming(InPlace):
@@ -403,12 +351,8 @@ class _Skipping(InPlace):
         self._fetcher = fetcher
         self._skips = Skips(loader.dataset, pool_of(loader))
         self._skips.begin(epoch.seed)
-        self._make: Callable[[Any], Any] = fetcher.fetch
-        if isinstance(fetcher, _SideBySide):
-            fetcher.skips(self._skips)
-        else:
-            arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-            self._make = fetch_from(*arguments, None, self._skips)
+        arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+        self._make = fetch_from(*arguments, None, self._skips)
         self._tally, self._delivered = tally, epoch.reading.delivered
         self._batched = loader.batch_sampler is not None
 
@@ -432,7 +376,7 @@ class _Seeding(InPlace):
         self._fetcher = fetcher
         self._make = fetcher.fetch
         # torch's fetcher would read all indices of a Subset of a Subset first, and reading an index seeds its sample
-        if not isinstance(fetcher, (_Skipping, _SideBySide)):
+        if not isinstance(fetcher, _Skipping):
             arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
             self._make = fetch_from(*arguments, None)
         self._epoch = epoch

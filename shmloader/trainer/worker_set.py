@@ -326,17 +326,12 @@ class WorkerSet:
         if self._ring.ready() or self._ring.alarmed:  # asking for stacks took time: the batch came, or a worker died
             return
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *states.values()])
-        blamed = {index: sequence for index, sequence in blamed.items() if self._may_kill(index, sequence)}
         if not self._respawn or not blamed:
             raise RuntimeError(error)
         for index, sequence in blamed.items():
             if sequence in self._ring.sequences.owes(index):
                 self._hung[index] = error
                 self.workers[index].kill()  # the watching thread sees it, and it is a death like any other
-
-    def _may_kill(self, index: int, sequence: int) -> bool:
-        """Whether a worker that is late with this sequence may be killed for that."""
-        return True
 
     def _holding(self, index: int, sequence: int) -> str:
         """What a worker does with the sequence that it owes, and where it is."""
@@ -353,28 +348,12 @@ class WorkerSet:
 
     # -------------------------------------------------------------------------------------------------- stopping
 
-    def part(self, waits: bool = True) -> bool:
-        """Let no thread start a worker here from now on.  stop() takes no lock after it: NOTE [ Shutdown ], 9.
-
-        Args:
-            waits: Whether to wait for another thread that starts one.
-
-        Returns:
-            Whether that is so.
-        """
+    def part(self) -> None:
+        """Let no thread start a worker here from now on.  stop() takes no lock after it: NOTE [ Shutdown ], 9."""
         with held():
             if not self._stopped:
-                if not self._changing.acquire(blocking=waits):
-                    return False
-                try:
-                    if not self._stopped:  # another thread may have parted meanwhile
-                        self._part()
-                finally:
-                    self._changing.release()
-        return True
-
-    def _part(self) -> None:
-        self._stopped = True
+                with self._changing:
+                    self._stopped = True
 
     def stop(self) -> None:
         """End all workers, with one deadline for all of them.  When it returns, nothing of them is left.
@@ -410,12 +389,6 @@ class WorkerSet:
                 raise raised
             finally:
                 del raised  # it holds this frame, by its traceback
-
-    def works(self) -> None:
-        """Called when an epoch begins."""
-
-    def rests(self) -> None:
-        """Called when an epoch is over."""
 
     @property
     def lives(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which workers an iterator gets: its own, far ones beside them, or those of the crew that its loader shares."""
+"""Which workers an iterator gets: its own, and far ones beside them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from shmloader.options import Options
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of
 from shmloader.trainer.far_worker_set import FarWorkerSet
-from shmloader.trainer.member import Member
-from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.templates import context_of
 from shmloader.trainer.worker_set import WorkerSet
 
@@ -28,17 +26,6 @@ def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, 
         segment: The ring's memory.
     """
     timeout, respawn, reissue = iterator._timeout, options.respawns, not iterator._streams
-    if options.crew is not None:
-        return Member(
-            shared_by(options.crew),
-            ring,
-            segment,
-            iterator=weakref.ref(iterator),
-            respawn=respawn,
-            reissue=reissue,
-            timeout=timeout,
-            steals=options.steals,
-        )
     context, outlives = context_of(loader, options), options.workers_outlive_signals
     if options.far_workers is None:
         return WorkerSet(context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=outlives)

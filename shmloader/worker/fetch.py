@@ -44,7 +44,6 @@ def fetch_from(
     left: Left | None = None,
     fetched: Callable[[], None] = lambda: None,
     default: Callable[[Any], Any] = default_collate,
-    at_hand: Callable[[Any], list[Any]] | None = None,
 ) -> Fetch:
     """The function that makes batches from tasks, for one epoch.
 
@@ -58,7 +57,6 @@ def fetch_from(
         left: The place from which a stream continues; None: its beginning.
         fetched: Called when a batch's samples are there, before they are collated.
         default: Does the work of default_collate, if that is the collate function.
-        at_hand: Gives the samples of a task, which are made side by side; None: they are made one by one.
 
     Returns:
         A function of a task.  It raises StopIteration when a stream has ended.
@@ -70,10 +68,7 @@ def fetch_from(
         get = None if skips is None else skips.sample
 
         def fetch_one(index: Any) -> Any:
-            if at_hand is not None:
-                (sample,) = at_hand(index)
-            else:
-                sample = dataset[index] if get is None else get(index)
+            sample = dataset[index] if get is None else get(index)
             fetched()
             return collate_fn(sample)
 
@@ -82,9 +77,7 @@ def fetch_from(
     placed = None if writer is None else in_place(dataset, collate_fn, writer, skips)
 
     def fetch(indices: Any) -> Any:
-        if at_hand is not None:
-            samples = at_hand(indices)
-        elif placed is not None and hasattr(indices, "__len__"):
+        if placed is not None and hasattr(indices, "__len__"):
             samples = placed.samples(indices)
         elif skips is not None:
             samples = skips.samples(indices, one_each=collate_fn is default_collate)

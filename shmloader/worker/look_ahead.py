@@ -52,7 +52,6 @@ __all__ = [
 ]
 
 Prefetch = Callable[[list[Any]], Any]
-Give = Callable[[int, list[Any], int, int], Any]
 
 DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
 
@@ -68,7 +67,7 @@ class Announced:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.loader = get_worker_info()  # stands for it: the loaders of a crew have one each, also over one dataset
+        self.loader = get_worker_info()  # stands for it: each worker has one
 
 
 _BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announced batch", default=None)
@@ -134,14 +133,14 @@ class LookAhead:
 
     Args:
         ring: This worker's side of the ring.
-        give: Called once for each batch, with its sequence, its indices, its seed and the row of its first sample.
+        prefetch: Called once for each batch, with its indices.
         batches: How many batches, the one at hand included; None: the default.
         auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
     """
 
-    def __init__(self, ring: WorkerSide, give: Give, batches: int | None, auto_collation: bool) -> None:
+    def __init__(self, ring: WorkerSide, prefetch: Prefetch, batches: int | None, auto_collation: bool) -> None:
         self._ring = ring
-        self._to = give
+        self._prefetch = prefetch
         self._batches = DEFAULT if batches is None else max(1, batches)
         self._auto_collation = auto_collation
         self._given: deque[Announced] = deque()  # nobody else holds them
@@ -154,29 +153,26 @@ class LookAhead:
             task: The task of the batch at hand.
 
         Raises:
-            Exception: What `give` raised for the indices of this batch, now or earlier.
+            Exception: What `prefetch` raised for the indices of this batch, now or earlier.
         """
         now, given = self._ring.sequence, self._given
         while given and given[0].sequence < now:
             given.popleft()
         if not given or given[0].sequence > now:  # with stealing, a dead worker's batch may come after later ones
             given.clear()
-            self._give(now, task, self._ring.seed, self._ring.row)
+            self._give(now, task)
         if wanted := self._batches - len(given):
-            for sequence, written, seed, row in self._ring.upcoming(given[-1].sequence, wanted):
-                if row is None:
-                    self._give(sequence, read_listed(written)[0], seed, 0)  # not seeded by rows: check_requirements()
-                else:
-                    self._give(sequence, read_task(written), seed, row)
+            for sequence, written, listed in self._ring.upcoming(given[-1].sequence, wanted):
+                self._give(sequence, read_listed(written)[0] if listed else read_task(written))
         error = self._raised.pop(now, None)
         if error is not None:
             raise error
 
-    def _give(self, sequence: int, task: Any, seed: int, row: int) -> None:
+    def _give(self, sequence: int, task: Any) -> None:
         self._given.append(Announced(sequence))
         before = _BATCH.set(weakref.ref(self._given[-1]))  # a traceback must not keep the batch itself alive
         try:
-            self._to(sequence, indices_of(task, self._auto_collation), seed, row)
+            self._prefetch(indices_of(task, self._auto_collation))
         except Exception as error:
             self._raised[sequence] = error
         finally:
@@ -193,7 +189,7 @@ def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collat
     """
     if batches == 0 or isinstance(dataset, IterableDataset) or (prefetch := prefetch_of(dataset)) is None:
         return None
-    return LookAhead(ring, lambda sequence, indices, seed, row: prefetch(indices), batches, auto_collation)
+    return LookAhead(ring, prefetch, batches, auto_collation)
 
 
 def indices_of(task: Any, auto_collation: bool) -> list[Any]:

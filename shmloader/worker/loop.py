@@ -40,8 +40,6 @@ from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored,
 from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.numbered_copy import NumberedCopy
 from shmloader.worker.replace_bad_samples import Skips
-from shmloader.worker.runners import Runner
-from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
 from shmloader.worker.state_costs import StateCosts
 from shmloader.worker.their_fetcher import TheirStream, theirs
 
@@ -103,7 +101,6 @@ class Worker:
         numbers: those that the dataset has here: NumberedCopy.
         epoch_seed: the seed of the first epoch.
         look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
-        worker_threads: in how many threads samples are made (side_by_side.py); None: in none.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
         persists: whether it may make another epoch after the first one.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
@@ -128,7 +125,6 @@ class Worker:
         dataset_epoch: int | None,
         left: list[Left] | None,
         look_ahead: int | None,
-        worker_threads: int | None,
         pool: Any = None,
         watches_states: bool = False,
         numbers: Callable[[], list[int | None]] = list,
@@ -151,10 +147,7 @@ class Worker:
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
         self._look_ahead = look_ahead
-        self._threads = worker_threads
-        self._ahead: list[LookAhead] = []
-        self._runner: Runner | None = None
-        self._side: SideBySide | None = None
+        self._ahead: LookAhead | None = None
         self._is_over = False  # whether the stream has ended in this epoch
         self._epoch: int | None = None  # None before the first, which may have any number
         self._keeps_before = persists and not seeds_samples
@@ -197,7 +190,6 @@ class Worker:
             dataset_epoch=None,
             left=None,
             look_ahead=0,
-            worker_threads=None,
         )
         worker._lost = worker._error = error
         worker._fetch = None
@@ -212,20 +204,8 @@ class Worker:
 
     def end(self) -> None:
         """Make nothing more."""
-        if self._runner is not None:
-            self._runner.close()
         if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
             self._looks.end()
-
-    def put_aside(self) -> None:
-        """Let nothing be under way, because the process turns to another loader: NOTE [ Crew ]."""
-        if self._side is not None:
-            self._side.put_aside()
-
-    def take_up(self) -> None:
-        """Continue with this loader, because the process turns to it again: NOTE [ Crew ]."""
-        if self._looks is not None:
-            self._looks.listen()
 
     def _make_batches(self) -> None:
         claim, make = self._ring.claim, self.make
@@ -312,14 +292,13 @@ class Worker:
                 self._copy.set_epoch(number, seed)
             if loads:
                 self._copy.forget()  # also for the next epoch, which may load the fresh state
-            at_hand = self._look_for(dataset)
-            needs = self._needs_torchs_fetcher(at_hand is not None)
-            made = theirs(*self._fetching[:4], needs, left, self._ring.fetched)
+            self._ahead = prefetching(dataset, self._ring, self._look_ahead, self._fetching[1])
+            made = theirs(*self._fetching[:4], self._needs_torchs_fetcher(), left, self._ring.fetched)
             if made is None:
-                made = fetch_from(*self._fetching, left, self._ring.fetched, self._default, at_hand)
+                made = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
             self._fetch = made
         except Exception:
-            self._ahead, self._fetch, self._error = [], None, caught(self._where)
+            self._ahead, self._fetch, self._error = None, None, caught(self._where)
 
     def _follow(self, number: int) -> None:
         """Have the dataset follow the trainer's within an epoch.  A stream does not: NOTE [ Numbers of copies ]."""
@@ -328,34 +307,15 @@ class Worker:
         try:
             self._copy.set_epoch(number, self._ring.epoch_seed)
         except Exception:
-            self._ahead, self._fetch, self._error = [], None, caught(self._where)
+            self._ahead, self._fetch, self._error = None, None, caught(self._where)
 
-    def _needs_torchs_fetcher(self, side_by_side: bool) -> str | None:
+    def _needs_torchs_fetcher(self) -> str | None:
         """An option of the loader with which samples are made one by one; None if it has none."""
         given = {
             "sample_seeds or schedule='steal'": self._seed is not None,
             "on_bad_sample='skip'": self._skips is not None,
-            "worker_threads or look_ahead": side_by_side,
         }
         return next((option for option, is_given in given.items() if is_given), None)
-
-    def _look_for(self, dataset: Any) -> AtHand | None:
-        """Pass indices on to the dataset early, and make its samples side by side, if the options ask for that.
-
-        Returns:
-            What gives the samples of a task that are made side by side; None: they are made one by one.
-        """
-        batched = self._fetching[1]
-        prefetch = prefetching(dataset, self._ring, self._look_ahead, batched)
-        self._ahead = [] if prefetch is None else [prefetch]
-        if self._runner is None:
-            self._runner = runner_for(dataset, self._look_ahead, self._threads)
-        if self._runner is None:
-            return None
-        if self._side is None:
-            self._side = SideBySide(dataset, self._runner, self._stride if self._seed else None, self._skips)
-        self._ahead.append(LookAhead(self._ring, self._side.begin, self._look_ahead, batched))
-        return AtHand(self._side, batched, self._ring)
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish."""
@@ -368,8 +328,8 @@ class Worker:
             try:
                 if self._fetch is not None:
                     fetcher = self._fetch
-                for prefetch in self._ahead:
-                    prefetch.look(task)
+                if self._ahead is not None:
+                    self._ahead.look(task)
                 batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
                 if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process

@@ -25,8 +25,6 @@ from typing import Any
 import numpy.random  # here, because NumPy imports it at its first use, which takes 11 ms in each forked worker
 import torch
 
-from shmloader.worker.sample_generators import AT_HAND, Draws
-
 
 def seed_worker(base_seed: int, worker: int) -> int:
     """Give a worker's generators torch's first seeds; returns the value of get_worker_info().seed.
@@ -64,11 +62,9 @@ def restore(left: bytes) -> None:
 def untouched() -> Iterator[None]:
     """Restore the three generators of this process at the end."""
     of_random, of_numpy, of_torch = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-    draws = AT_HAND.get()
     try:
         yield
     finally:
-        AT_HAND.set(draws)
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)
         torch.set_rng_state(of_torch)
@@ -155,7 +151,6 @@ def seed_one(index: Any, seed: int, first: int, stride: int) -> Any:
 
 
 def _seed(seed: int) -> None:
-    AT_HAND.set(Draws(seed))
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)  # it accepts 32 bits
     torch.default_generator.manual_seed(seed)

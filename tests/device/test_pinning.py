@@ -350,26 +350,3 @@ def test_a_ring_that_is_not_guarded_asks_nobody() -> None:
     ring: TrainerSide = iterator._ring
     for _ in iterator:
         assert not ring.slots.any_held_back
-
-
-def test_a_loader_of_a_crew_that_rests_unlocks_its_slots_and_locks_them_again(gpu: Any) -> None:
-    double = gpu(lag=3)
-    with shmloader.Crew(2, multiprocessing_context="fork") as crew:
-        one, other = (
-            pinned(Numbered(40, size=50_000), num_workers=0, crew=crew, persistent_workers=True) for _ in range(2)
-        )
-        for _ in range(2):
-            for working in one, other:
-                for index, batch in enumerate(working):
-                    copied = double.copy(batch)
-                    assert double.is_pinned(batch) and int(batch[7]) == index
-                    del batch
-                    if index == 20:
-                        settled(working._iterator)
-                double.synchronize()
-                assert int(copied[7]) == 39
-                settled(working._iterator)
-            locked = [len(loader._iterator._pinning._registered) for loader in (one, other)]
-            assert locked[0] <= 2 < locked[1]  # but for what the last copies were reading
-            assert one._iterator._ring.committed_in_all() < other._iterator._ring.committed_in_all() / 2
-    assert not double.wrong

@@ -67,10 +67,8 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "on_bad_sample": ("skip", {}, "ignore"),
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "look_ahead": (1, {}, -1),
-    "worker_threads": (2, {}, 0),
     "detail": (True, {}, "all"),
     "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
-    "crew": (shmloader.Crew(1), {}, "eight"),
     "far_workers": (Nowhere(), {}, 32),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, get_worker_info
 import shmloader
 from shmloader.commands.top.rings import Rings
 from shmloader.far.door import Door
-from shmloader.far.frames import ANSWER, NO_EPOCH, READY, Answer, Ask, Garbage
+from shmloader.far.frames import ANSWER, READY, Answer, Garbage
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Link
 from shmloader.far.maker import Maker
@@ -97,44 +97,17 @@ def test_workers_are_told_a_plain_number() -> None:
         assert list(loader) == ["int", "int"]
 
 
-class OfSample(Dataset[Any]):
-    """Draws from the sample's own generator."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.rand(4, generator=shmloader.sample_generator())
-
-
-def maker(seeded: bool) -> Maker:
+def maker() -> Maker:
     arguments = {
-        "dataset": OfSample(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False, "base_seed": 1,
-        "init_fn": None, "num_workers": 1, "seeds_samples": seeded, "persists": False, "stride": 1,
-        "dataset_epoch": None, "left": None, "look_ahead": None, "worker_threads": None,
+        "dataset": Counted(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False, "base_seed": 1,
+        "init_fn": None, "num_workers": 1, "seeds_samples": False, "persists": False, "stride": 1,
+        "dataset_epoch": None, "left": None, "look_ahead": None,
     }  # fmt: skip
     return Maker(lambda: arguments, 0, 1)
 
 
-def made(*seeded: bool) -> list[bytes]:
-    """The first batch of each of some loaders, which one far worker serves one after the other."""
-    got = []
-    for each in seeded:
-        at_work = maker(each)
-        got.append(bytes(at_work.make(Ask(0, 5, 0, 7, NO_EPOCH, 0, 2, 8, 0, 0), [0], b"")[-1]))
-        at_work.close()
-    return got
-
-
-def test_a_loader_without_seeds_does_not_draw_on_from_the_one_before() -> None:
-    with CONTEXT.Pool(1) as pool:
-        after = pool.apply(made, (True, False))[-1]
-    with CONTEXT.Pool(1) as pool:
-        assert after == pool.apply(made, (False,))[0]
-
-
 def seen_by_top() -> list[str]:
-    at_work = maker(False)
+    at_work = maker()
     labels = [held.ring.totals().label for held in Rings(os.getpid()).find()]
     at_work.close()
     return labels

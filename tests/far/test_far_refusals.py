@@ -68,11 +68,6 @@ def test_what_far_workers_cannot_do_is_refused(options: dict[str, Any], text: st
     assert text in str(error.value)
 
 
-def test_a_crew_is_refused() -> None:
-    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match="far_workers and crew cannot go together"):
-        shmloader.DataLoader(range(8), crew=crew, far_workers=Here(1))
-
-
 def test_they_cannot_be_set_later() -> None:
     loader = shmloader.DataLoader(range(8), num_workers=1)
     loader.far_workers = Here(1)

@@ -448,30 +448,20 @@ class FailsOnce(images.ImageFolder):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("in_a_crew", [False, True])
-def test_bytes_serve_only_the_batch_that_they_were_read_for(
-    root: Path, monkeypatch: pytest.MonkeyPatch, in_a_crew: bool
-) -> None:
+def test_bytes_serve_only_the_batch_that_they_were_read_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three samples of a batch are not asked for, because its first one raises, and then their files are rewritten.
 
-    A later batch needs them: of the same loader, or of another one of the same crew over the same dataset.
+    A later batch needs them.
     """
     monkeypatch.setattr(early_files, "SLOW", 0.0)
     folder = FailsOnce(root, images.evaluation(16))
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
-    with ExitStack() as at_end:
-        if in_a_crew:
-            crew = shmloader.Crew(1, multiprocessing_context="fork")  # its worker inherits one dataset
-            loaders = [shmloader.DataLoader(folder, crew=crew, **options) for _ in "ab"]
-            at_end.enter_context(crew)
-        else:
-            loader = shmloader.DataLoader(folder, multiprocessing_context="fork", **options)
-            loaders = [at_end.enter_context(loader)] * 2
+    with shmloader.DataLoader(folder, multiprocessing_context="fork", **options) as loader:
         with pytest.raises(ZeroDivisionError):
-            list(loaders[0])
+            list(loader)
         for at in range(COUNT - 3, COUNT):
             Path(folder.samples[at][0]).write_bytes(picture(100 + at))
-        pictures = torch.cat([pictures for pictures, _ in loaders[1]])
+        pictures = torch.cat([pictures for pictures, _ in loader])
     plain = images.ImageFolder(root, images.evaluation(16))
     assert all(torch.equal(pictures[at], plain[at][0]) for at in range(COUNT))
 

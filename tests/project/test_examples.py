@@ -13,7 +13,7 @@ import torch
 from scripts import run_script
 
 import shmloader
-from examples import actors, detection, imagenet, latents, packed_text, train_and_validate, waiting
+from examples import actors, detection, imagenet, latents, packed_text, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -167,7 +167,3 @@ def test_two_tensor_parallel_ranks_get_the_same_batches() -> None:
     epochs = [(epoch, value) for _, epoch, value in found]
     assert len(epochs) == 6 and epochs[:3] == epochs[3:], ran.stdout
     assert float(epochs[2][1]) > 90, ran.stdout
-
-
-def test_training_and_validation_share_a_crew() -> None:
-    assert train_and_validate.main(["--epochs", "3"]) > 0.85

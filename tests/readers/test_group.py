@@ -578,8 +578,6 @@ def test_what_readers_cannot_be_given() -> None:
         shmloader.DataLoader(range(4), 2, num_workers=1, readers=group, group_by=int)
     with pytest.raises(RuntimeError, match=r"Call iter\(\) instead"):
         shmloader.DataLoader(range(4), num_workers=1, readers=group).start()
-    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match=r"readers and crew.*Leave crew= out"):
-        shmloader.DataLoader(range(4), crew=crew, readers=group)
 
 
 @pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda:0"}, {"device": "cpu"}], ids=str)

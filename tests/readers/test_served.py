@@ -593,11 +593,6 @@ def test_a_loader_that_cannot_be_served(options: dict[str, Any], refused: str) -
         serve(shmloader.DataLoader(range(4), **options), uuid.uuid4().hex)
 
 
-def test_a_crews_loader_cannot_be_served() -> None:
-    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match="Leave crew= out"):
-        serve(shmloader.DataLoader(range(4), crew=crew, persistent_workers=True), uuid.uuid4().hex)
-
-
 def test_a_name_that_is_taken() -> None:
     name = uuid.uuid4().hex
     taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -169,15 +169,12 @@ WAYS: list[dict[str, Any]] = [
     {"spare_slots": 0},
     {"schedule": "steal"},
     {"on_worker_death": "respawn"},
-    {"crew": True},
 ]
 
 
 def epochs(data: Any, **options: Any) -> list[Any]:
-    if options.pop("crew", False):
-        options["crew"] = shmloader.Crew(options.pop("num_workers"))
     with shmloader.DataLoader(data, **options) as loader:
-        assert options.get("crew") or loader.rides_ring
+        assert loader.rides_ring
         return [iterate(loader) for _ in range(2)]
 
 

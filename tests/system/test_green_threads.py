@@ -12,18 +12,15 @@ import shmloader
 
 
 @pytest.mark.parametrize("replaced", [("threading", "select"), ("threading",), ("select",), ()])
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"crew": shmloader.Crew(1)}])
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
 def test_what_gevent_has_replaced(monkeypatch: Any, replaced: tuple[str, ...], options: dict[str, Any]) -> None:
     monkey = types.SimpleNamespace(is_module_patched=lambda name: name in replaced)
     monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
-    given = {} if "crew" in options else {"num_workers": 1}
-    loader = shmloader.DataLoader(list(range(3)), **given, **options)
+    loader = shmloader.DataLoader(list(range(3)), num_workers=1, **options)
     if not replaced:
         assert [int(batch) for batch in loader] == [0, 1, 2]
     else:
         with pytest.raises(RuntimeError, match=rf"gevent has replaced {' and '.join(replaced)} in this process"):
             iter(loader)
-    if "crew" in options:
-        options["crew"].close()
     loader.close()
     assert [int(batch) for batch in shmloader.DataLoader([1])] == [1]

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -173,19 +173,11 @@ def test_a_file_in_memory_stays_there() -> None:
         assert len(warned(Holds(held))) == (sys.version_info >= (3, 11))  # before, it is no io.IOBase
 
 
-@pytest.fixture
-def loaders() -> Iterator[Callable[[Any], Any]]:
-    """Loaders whose workers are forked: of their own, or a crew's."""
-    with shmloader.Crew(1, multiprocessing_context="fork") as crew:
-        yield lambda dataset: [
-            shmloader.DataLoader(dataset, num_workers=1, multiprocessing_context="fork"),
-            shmloader.DataLoader(dataset, crew=crew, persistent_workers=True),
-        ]
-
-
-def test_a_loader_warns_where_it_is_iterated(folder: pathlib.Path, loaders: Any) -> None:
+def test_a_loader_warns_where_it_is_iterated(folder: pathlib.Path) -> None:
     with open(folder / "text", "rb") as held:
-        for loader in loaders(Holds(held)):
+        for persistent in (False, True):
+            options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+            loader = shmloader.DataLoader(Holds(held), multiprocessing_context="fork", **options)
             open_files._warned.clear()
             with pytest.warns(RuntimeWarning, match="workers are forked while Holds holds an open file") as seen:
                 assert len(list(loader)) == 4

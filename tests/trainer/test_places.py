@@ -491,19 +491,6 @@ def test_the_next_epoch_begins_while_this_ones_last_batches_are_under_way() -> N
         assert first == [batch.tolist() for batch in loader] == [list(range(k, k + 5)) for k in range(0, 60, 5)]
 
 
-def test_in_a_crew() -> None:
-    with (
-        shmloader.Crew(num_workers=2, multiprocessing_context="fork") as crew,
-        shmloader.DataLoader(Placed([item(k) for k in range(40)]), 6, crew=crew, group_by="place") as one,
-        shmloader.DataLoader(Items([item(k) for k in range(33)]), 5, crew=crew, group_by=of_five) as other,
-    ):
-        pairs = zip(one, other, strict=True)
-        theirs = [
-            torch.utils.data.DataLoader(Items([item(k) for k in range(n)]), size) for n, size in ((40, 6), (33, 5))
-        ]
-        assert_same(list(pairs), list(zip(*theirs, strict=True)))
-
-
 # -------------------------------------------------------------------------------------------------- with look_ahead
 
 
@@ -526,20 +513,6 @@ def test_a_dataset_that_looks_ahead_hears_indices_and_not_rows() -> None:
     batches = list(loader)
     assert torch.cat([indices for indices, _ in batches]).tolist() == list(range(8, 64))
     assert all((lowest >= 8).all() and (lowest <= indices).all() for indices, lowest in batches)
-
-
-class Asynchronous(Placed):
-    async def __getitem__(self, index: int) -> Any:
-        return self.items[index]
-
-
-def test_samples_side_by_side_are_refused() -> None:
-    with pytest.raises(ValueError, match="look_ahead=2 of an async dataset samples are made side by side"):
-        shmloader.DataLoader(Asynchronous([1] * 8), batch_size=4, num_workers=2, group_by="place", look_ahead=2)
-    safe = Placed([1] * 8)
-    safe.thread_safe = True
-    with pytest.raises(ValueError, match=r"worker_threads=2 samples are made side by side.* Leave one of the two out"):
-        shmloader.DataLoader(safe, batch_size=4, num_workers=2, group_by="place", worker_threads=2)
 
 
 class RaisesForEver:

@@ -108,19 +108,6 @@ def test_nothing_is_left(made: str, lost: list[Any]) -> None:
         assert not left_since(before)
 
 
-def test_a_crew_ends() -> None:
-    before = present()
-    dying: list[Any] = []
-    crew = shmloader.Crew(2)
-    assert len(list(shmloader.DataLoader(Augmented(8), batch_size=2, crew=crew))) == 4
-    dying.append(crew._workers)
-    crew._workers = None
-    del crew
-    gc.collect()
-    _die(dying)
-    assert not left_since(before)
-
-
 @pytest.mark.parametrize("which", ["the attachment", "the iterator"])
 def test_a_job_that_is_dropped_holds_up_no_other(which: str, lost: list[Any]) -> None:
     name = f"dies {os.getpid()}"

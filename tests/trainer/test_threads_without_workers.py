@@ -58,20 +58,12 @@ class Numbers(Dataset[int]):
 class Draws(Dataset[Any]):
     """Each sample is its index, and a number that it draws while the other threads' samples are made."""
 
-    def __init__(self, draw: Callable[[], Any]) -> None:
-        self.draw = draw
-
     def __len__(self) -> int:
         return 12
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         time.sleep(0.002)
-        return index, float(self.draw())
-
-
-class Awaits(Draws):
-    async def __getitem__(self, index: int) -> tuple[int, float]:  # type: ignore[override]
-        return super().__getitem__(index)
+        return index, float(torch.rand(()))
 
 
 def _in_threads(loader: Any) -> list[Any]:
@@ -121,19 +113,10 @@ def _seeded(dataset: Any, **options: Any) -> Any:
 
 
 def test_samples_that_are_seeded_draw_as_in_one_thread_and_leave_the_trainers_draws() -> None:
-    for draw in (lambda: torch.rand(()), lambda: torch.rand((), generator=shmloader.sample_generator())):
-        want = sorted(map(str, _seeded(Draws(draw))))
-        after = torch.rand(())
-        assert _in_threads(_seeded(Draws(draw))) == want
-        assert torch.rand(()) == after
-
-
-def test_coroutines_of_several_threads_take_turns_on_the_loop() -> None:
-    dataset = Awaits(lambda: torch.rand((), generator=shmloader.sample_generator()))
-    with _seeded(dataset, look_ahead=2) as loader:
-        want = sorted(map(str, loader))
-    with _seeded(dataset, look_ahead=2) as loader:
-        assert _in_threads(loader) == want
+    want = sorted(map(str, _seeded(Draws())))
+    after = torch.rand(())
+    assert _in_threads(_seeded(Draws())) == want
+    assert torch.rand(()) == after
 
 
 class FromAll(Dataset[Any]):

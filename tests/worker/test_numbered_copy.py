@@ -252,24 +252,6 @@ def test_a_sampler_calls_it_in_mid_epoch(options: Any) -> None:
             assert samples(loader) == [first + k for k in range(3) for _ in range(LENGTH)]
 
 
-@pytest.mark.parametrize("look_ahead", [0, 3])
-def test_samples_that_are_begun_early_have_the_number_of_their_task(look_ahead: int) -> None:
-    dataset = Asynchronous()
-    options: Any = {
-        "sampler": Calls(dataset, 3),
-        "num_workers": 1,
-        "prefetch_factor": 6,
-        "look_ahead": max(look_ahead, 1),
-    }
-    with shmloader.DataLoader(dataset, 2, **options) as loader:
-        assert samples(loader) == [1 + k for k in range(3) for _ in range(LENGTH)]
-
-
-class Asynchronous(Numbered):
-    async def __getitem__(self, index: int) -> Any:  # type: ignore[override]
-        return self.number
-
-
 @pytest.mark.parametrize("options", [{"num_workers": 1, "prefetch_factor": 2}, {}], ids=label)
 def test_a_call_in_mid_epoch_is_for_what_is_drawn_later(options: Any) -> None:
     dataset = Numbered()
@@ -338,20 +320,10 @@ def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(
 
 @pytest.mark.long
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_template_and_a_crew_pass_the_number_on(persistent: bool) -> None:
+def test_a_template_passes_the_number_on(persistent: bool) -> None:
     options: Any = {"num_workers": 2, "persistent_workers": persistent}
     expected = three_epochs(Counts(), call)
     assert three_epochs(Counts(), call, template=True, multiprocessing_context="spawn", **options) == expected
-    for method in ("fork", "forkserver"):
-        with shmloader.Crew(2, multiprocessing_context=method) as crew:
-            first, second = Counts(), Counts()
-            loaders = [
-                shmloader.DataLoader(each, 2, crew=crew, persistent_workers=persistent) for each in (first, second)
-            ]
-            for epoch in range(3):  # the second loader joins later than the crew's workers were forked
-                for each, loader in zip((first, second)[: epoch + 1], loaders, strict=False):
-                    each.set_epoch(epoch)
-                    assert set(samples(loader)) == {each.calls}
 
 
 # ------------------------------------------------------------------------------------------------- with a state

@@ -1,5 +1,5 @@
 """shmloader.tune(): measures how many workers, and which options, a dataset needs here.
-It decides which options are varied, limits memory (a share of what is free), and refuses crews and far workers.
+It decides which options are varied, limits memory (a share of what is free), and refuses far workers.
 """
 
 from __future__ import annotations
@@ -94,11 +94,6 @@ def tune(
     _check(step_s, consumer, seconds)
     _check_counts(memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers)
     _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
-    if (options.get("crew") or getattr(dataset, "crew", None)) is not None:
-        raise ValueError(
-            "tune() varies the number of workers, but crew=... has a fixed number. Tune a loader without a crew, and "
-            "make the crew with what tune() finds."
-        )
     if (options.get("far_workers") or getattr(dataset, "far_workers", None)) is not None:
         raise ValueError(
             "tune() varies the number of local workers, and does not measure far ones. Tune a loader without "
