@@ -155,7 +155,7 @@ cdef class WorkerSide(Ring):
             raise overwritten("a payload's size", pages, self.slot_most)
         self.measure(self.cursor, &kind, &size)
         self.task_bytes = size if kind == PICKLED else 8 * size
-        self.current, self.used = payload, 0
+        self.current, self.used, self.fresh = payload, 0, pages
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
         self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
         self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
@@ -279,7 +279,8 @@ cdef class WorkerSide(Ring):
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
         """Before these bytes of the current payload are written: have the kernel map their pages."""
         self.check_inside(at, bytes)
-        self.mapped.before_write(<uint64_t>self.slot(self.current) + at, bytes)
+        cdef uint64_t start = <uint64_t>self.slot(self.current)
+        self.mapped.before_write(start + at, bytes, start + self.fresh)
         return 0
 
     def fetched(self) -> None:
