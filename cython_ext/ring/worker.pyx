@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
-    RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry,
+    RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry, ring_folds,
     ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring,
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
@@ -161,7 +161,7 @@ cdef class WorkerSide(Ring):
         self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
-        self.mapped.follow(ring_once_32(&self.header.folds))
+        self.mapped.follow(ring_folds(self.header))
         return self.read_task(self.cursor, kind, size)
 
     # ------------------------------------------------------------------------------------------ beside other rings

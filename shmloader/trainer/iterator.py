@@ -271,6 +271,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._delivery.interrupted = self.is_unasked = False
         assert self._worker_set is not None
         self._worker_set.works()
+        self._ring.slots.wake()
         if is_started:
             return
         if self._conductor.holds_next():
@@ -315,6 +316,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._shutdown_workers()
             elif self._worker_set is not None:
                 self._worker_set.rests()
+                self._ring.slots.rest()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             self._raise(batch)
