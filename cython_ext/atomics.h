@@ -120,7 +120,7 @@ typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t reader_bell; /* all readers sleep on it; likewise, where there are readers */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were revoked; then workers walk again from earlier on */
-    uint32_t folds; /* how often free payloads gave their pages back; written while none is in flight, seen with a task */
+    _Atomic uint32_t folds; /* how often free payloads gave pages back; seen with a task that names one of these */
     /* The trainer's figures. */
     _Alignas(RING_LINE) _Atomic uint64_t asked_at; /* when next() was called; 0: it is not in next() */
     _Atomic uint64_t waited_ns, stepped_ns; /* in next(); between one next() and another */
@@ -225,6 +225,11 @@ static inline void ring_forget_committed(ring_payload *p, uint64_t left)
 { atomic_store_explicit(&p->committed, left, memory_order_relaxed); }
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
+/* relaxed: ring_open is between this and whoever fills that payload next.  Who sees it earlier only looks again. */
+static inline void ring_note_folded(ring_header *h)
+{ atomic_fetch_add_explicit(&h->folds, 1, memory_order_relaxed); }
+static inline uint32_t ring_folds(const ring_header *h)
+{ return atomic_load_explicit((_Atomic uint32_t *)&h->folds, memory_order_relaxed); }
 
 /* relaxed: NOTE [ Figures ].  ring_add is no read-modify-write, because a figure has one writer. */
 static inline void ring_note(_Atomic uint64_t *figure, uint64_t value)

@@ -44,7 +44,7 @@ cdef extern from "atomics.h" nogil:
         bell_t ready_bell
         bell_t reader_bell
         bell_t stop
-        uint32_t folds
+        bell_t folds
         word_t asked_at, waited_ns, stepped_ns, epoch, opened, taken, samples, bytes, asked, empty, ready
         word_t lent, copied, deaths, user_waited_ns, user_stepped_ns
         char label[128]
@@ -65,6 +65,8 @@ cdef extern from "atomics.h" nogil:
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
     void ring_forget_committed(ring_payload *payload, uint64_t left)
     uint64_t ring_committed(const ring_payload *payload)
+    void ring_note_folded(ring_header *header)
+    uint32_t ring_folds(const ring_header *header)
     void ring_note(word_t *figure, uint64_t value)
     uint64_t ring_noted(const word_t *figure)
     void ring_add(word_t *figure, uint64_t more)

@@ -6,7 +6,7 @@ It cannot put chunks aside, nor batches that are half written.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from atomics cimport ring_claim, ring_once_32
+from atomics cimport ring_claim, ring_folds
 from shmloader.core.worker cimport WorkerSide
 
 
@@ -61,6 +61,7 @@ cdef class Claims:
         ring.cursor, ring.current, ring.task_bytes, ring.to_leave = self.aside.pop(0)
         ring.used = ring.state_size = ring.row = ring.rows = 0
         ring.listed, ring.begins_batch = False, True
+        ring.fresh = ring.pages_of(ring.current)
         ring.follow(ring.current)
-        ring.mapped.follow(ring_once_32(&ring.header.folds))
+        ring.mapped.follow(ring_folds(ring.header))
         ring.lane.taken_up(&ring.entry[ring.cursor % ring.entries])

@@ -13,7 +13,11 @@ cdef struct lending:                    # of a payload whose batch the user has
     uint64_t logged                     # its first sequence's number in the log
 
 
+cdef int fold_rested(uint64_t time) except -1           # called with each next(), at this time
+
+
 cdef class Slots:
+    cdef object __weakref__
     cdef Mapping mapping
     cdef ring_header *header
     cdef ring_payload *payload
@@ -26,6 +30,13 @@ cdef class Slots:
     cdef ring_payload *words            # the processes that read each payload; NULL: no other process reads
     cdef uint32_t reader                # the bit of this process where it is one of these; 0: it is the conductor
     cdef bint folded                    # payloads that become free give their pages back
+    # NOTE [ Pages go back ]
+    cdef readonly uint64_t rested_at    # when the last epoch ended; 0: one is under way, or there was none
+    cdef bint is_listed                 # among the rings at rest
+    cdef uint64_t limit                 # bytes; a payload that has pages for more gives some back
+    cdef uint64_t largest               # bytes, of the batches of this period
+    cdef int period, counted            # batches, and how many of them were taken
+    cdef uint64_t missed                # bytes; a batch of more had its pages given back; NEVER: no payload gave any
     cdef int reserve                    # the first unused payload of the reserve, for those that workers keep
     cdef dict keepers                   # for each payload that workers keep: those of them that live
     cdef uint8_t *held_back             # for each payload: its guarded lease has died, and reclaim() has not come yet
@@ -53,5 +64,9 @@ cdef class Slots:
     cdef int share(self, Ring ring) except -1           # with other processes, while no payload is in use
     cdef int retire(self, int payload, set keepers) except -1   # a lent payload that these workers keep
     cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
-    cdef void fold_one(self, int payload) noexcept      # give back the pages of a free payload
+    cdef bint fold_one(self, int payload, Py_ssize_t keep=*) noexcept   # give back the pages of a free payload
+    cdef bint fold_next(self) noexcept                  # those of one of them
+    cdef bint keeps_pages(self) noexcept                # whether payloads do so in any case
+    cdef void seen(self, uint64_t bytes) noexcept       # a batch was taken
+    cdef void shrink(self, int payload) noexcept        # leave a free payload what the last batches took
     cdef void close(self) noexcept                      # give back all payloads that are not lent

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The slots, from the trainer's side: which are free, lent, kept by a worker, or held back for a device.
-It picks each batch's slot, and gives the pages of free slots back.
+It picks each batch's slot, and gives pages of free slots back: of a loader at rest, and of slots that are too large.
 
 Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd.  No worker waits for a slot.  It sleeps in
 WorkerSide.claim() (worker.pyx) until the trainer opens a sequence, and each sequence is opened with its slot.  So
@@ -8,14 +8,37 @@ give_back() wakes no worker.
 
 give_back() frees a slot when the last tensor of its batch dies.  If the user holds `spare` batches for long, the next
 ones are copied out of their slots: NOTE [ Lease ] in trainer/delivery.py, 2.
+
+NOTE [ Pages go back ]
+
+A slot that has grown keeps its pages, because it costs more to get them than to fill them.  It gives them back in two
+cases, in which they would be of no use for long:
+
+    1. A loader whose workers persist has ended an epoch, AT_REST ago, and another loader of the process is iterated.
+       That one's next() gives back the pages of one free slot after the other, a slot with each call, because a call
+       that gave back gigabytes would be late.  So no thread and no timer is needed.  Slots that are lent follow when
+       their batches die.
+    2. A slot has more than MUCH times the pages of the largest of the last batches.  They are counted in periods of
+       WINDOW batches for each slot, and the limit is that of the last period or of the one under way, if that is
+       larger.  So no slot gives back twice within a period.  If a batch comes that is too large for what was left,
+       periods become twice as long: a batch that is large once in a while, or in each epoch, soon finds its pages.
+
+Only the trainer gives back, only of slots that are free, and with the GIL.  No sequence that is open or claimed names
+such a slot, a worker that still has views of one keeps it (KEPT), and a dead worker has been reaped before its slot
+becomes free.  So no process can write there, until the trainer names the slot in a task: ring_open() comes after that.
+Slots that are page-locked, or that other processes read, keep their pages.
 """
+
+import weakref
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
-from atomics cimport ring_committed, ring_forget_committed, ring_let_go, ring_ring, ring_word
+from atomics cimport (
+    ring_committed, ring_forget_committed, ring_let_go, ring_note_folded, ring_ring, ring_word,
+)
 from clock cimport now
 from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
 from shmloader.core.ring cimport Ring, check_index
@@ -26,6 +49,43 @@ cdef extern from "Python.h":
 
 cdef enum:
     FOLDED = 16384              # bytes that stay committed, a multiple of each page size up to there: FIRST_COMMIT
+    WINDOW = 4                  # NOTE [ Pages go back ], 2
+    MUCH = 8
+    LITTLE = 1048576            # bytes; a slot of fewer gives nothing back because of its size
+    MARGIN = 65536              # bytes; what a slot keeps is a multiple, and has as many to spare, as SPARE_COMMIT
+
+cdef uint64_t NEVER = <uint64_t>-1
+cdef uint64_t AT_REST = 5_000_000_000       # nanoseconds
+cdef uint64_t next_fold = NEVER             # when a ring will have rested for so long
+cdef list at_rest = []                      # weak references to the Slots of rings at rest
+
+
+cdef int fold_rested(uint64_t time) except -1:
+    """Have a payload of a ring that has rested long enough give its pages back.  Another ring's next() calls this.
+
+    It runs no code of Python, so no other thread begins or ends an epoch meanwhile.
+    """
+    global next_fold
+    cdef Py_ssize_t k = len(at_rest)
+    cdef uint64_t due = NEVER
+    cdef Slots slots
+    if time < next_fold:
+        return 0
+    while k:
+        k -= 1
+        slots = at_rest[k]()
+        if slots is not None and slots.rested_at:
+            if slots.rested_at + AT_REST > time:
+                due = min(due, slots.rested_at + AT_REST)
+                continue
+            if slots.fold_next():
+                next_fold = time    # with the next call it goes on
+                return 0
+        if slots is not None:
+            slots.is_listed = False
+        del at_rest[k]
+    next_fold = due
+    return 0
 
 
 @cython.final
@@ -56,6 +116,7 @@ cdef class Slots:
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
         self.frees, self.reserve = working, working
+        self.limit, self.missed, self.period = NEVER, NEVER, WINDOW * working
 
     def __dealloc__(self):
         free(self.is_lent)
@@ -70,6 +131,8 @@ cdef class Slots:
                               "still referenced. Drop them. An exception that broke off next() may refer to one, by "
                               "its traceback.")
         self.frees -= 1
+        if ring_committed(&self.payload[self.free[self.frees]]) > self.limit:
+            self.shrink(self.free[self.frees])
         return self.free[self.frees]
 
     cdef bint has_free(self) noexcept:
@@ -282,38 +345,79 @@ cdef class Slots:
 
     # ------------------------------------------------------------------------------------------------ a ring at rest
 
-    def fold(self, locked=frozenset()) -> None:
-        """Give back the pages of free payloads, except the first few; and of lent ones when they become free.
-
-        A worker that fills such a payload commits its pages again.
+    cdef bint fold_one(self, int payload, Py_ssize_t keep=FOLDED) noexcept:
+        """Give back the pages of a free payload, except the first ones; false if it has no others.
 
         Args:
-            locked: payloads that keep their pages, because they are page-locked.
+            keep: their bytes, at least FOLDED, which an exception's batch needs.
         """
-        cdef int k
-        self.mapping.check_open()
-        for k in range(self.frees):
-            if self.free[k] not in locked:
-                self.fold_one(self.free[k])
-        self.folded = not locked    # only pinning.py knows when page-locked memory may go
-        self.header.folds += 1
-
-    def unfold(self) -> None:
-        """Keep the pages of payloads that become free."""
-        self.folded = False
-
-    cdef void fold_one(self, int payload) noexcept:
-        """Give back the pages of a payload, except the first FOLDED bytes, which an exception's batch needs."""
         cdef Py_ssize_t bytes = ring_committed(&self.payload[payload])
-        if FOLDED < bytes <= <Py_ssize_t>self.mapping.room(payload):
-            self.mapping.free_pages(payload, FOLDED, bytes)
-            ring_forget_committed(&self.payload[payload], FOLDED)
+        if not keep < bytes <= <Py_ssize_t>self.mapping.room(payload) or self.mapping.pid != getpid():
+            return False
+        self.mapping.free_pages(payload, keep, bytes)
+        ring_forget_committed(&self.payload[payload], keep)
+        ring_note_folded(self.header)
+        return True
+
+    cdef bint keeps_pages(self) noexcept:
+        """Whether payloads are page-locked, or read by other processes."""
+        return self.current is not None or self.words != NULL
+
+    def rest(self, uint64_t since=0) -> None:
+        """The epoch is over, and the loader keeps its workers: NOTE [ Pages go back ], 1.
+
+        Args:
+            since: nanoseconds of CLOCK_MONOTONIC; 0: now.
+        """
+        global next_fold
+        if self.mapping.closed or self.keeps_pages():
+            return
+        self.rested_at = since or now()
+        next_fold = min(next_fold, self.rested_at + AT_REST)
+        if not self.is_listed:
+            self.is_listed = True
+            at_rest.append(weakref.ref(self))
+
+    def wake(self) -> None:
+        """An epoch begins."""
+        self.rested_at, self.folded = 0, False
+
+    cdef bint fold_next(self) noexcept:
+        """Give back the pages of one free payload; false if none has any."""
+        cdef int k
+        for k in range(self.frees):
+            if self.fold_one(self.free[k]):
+                return True
+        self.folded = True
+        return False
+
+    # ------------------------------------------------------------------------------------------------ after an outlier
+
+    cdef void seen(self, uint64_t bytes) noexcept:
+        """A batch of so many bytes was taken: NOTE [ Pages go back ], 2."""
+        cdef int k
+        if bytes > self.missed:
+            self.missed, self.period = NEVER, min(2 * self.period, 1 << 30)
+        self.largest, self.limit = max(self.largest, bytes), max(self.limit, MUCH * bytes)
+        self.counted += 1
+        if self.counted < self.period:
+            return
+        self.limit, self.largest, self.counted = max(MUCH * self.largest, <uint64_t>LITTLE), 0, 0
+        for k in range(self.frees):
+            if ring_committed(&self.payload[self.free[k]]) > self.limit:
+                self.shrink(self.free[k])
+
+    cdef void shrink(self, int payload) noexcept:
+        """Leave a free payload as much as the largest of the last batches takes."""
+        if not self.keeps_pages() and self.fold_one(payload, (self.limit // MUCH // MARGIN + 2) * MARGIN):
+            self.missed = min(self.missed, self.limit // 2)     # a slot that was just too large had such a batch
 
     # ------------------------------------------------------------------------------------------------ the end
 
     cdef void close(self) noexcept:
         """Give back the payloads that are not lent: no worker is left to fill them.  Each lease gives its own back."""
         cdef int k
+        self.rested_at = 0
         for k in range(self.payloads):
             if not self.is_lent[k] and not self.is_read(k):
                 self.mapping.free_pages(k, 0, PY_SSIZE_T_MAX)

@@ -7,4 +7,4 @@ cdef class MappedPages:
     cdef uint8_t *mapped            # for each piece, whether it was mapped; a page of it for each 256 MiB used
 
     cdef int follow(self, uint32_t folds) except -1
-    cdef int before_write(self, uint64_t address, uint64_t bytes) except -1
+    cdef int before_write(self, uint64_t address, uint64_t bytes, uint64_t fresh) except -1

@@ -16,6 +16,7 @@ from libc.stdint cimport uint64_t
 from clock cimport now
 from shmloader.core.drawing cimport Drawing
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.free_slots cimport fold_rested
 from shmloader.core.indices import NOTHING
 from shmloader.core.opening import NoRoom
 from shmloader.core.trainer cimport TrainerSide
@@ -178,6 +179,7 @@ cdef class Steps:
     def next(self):
         """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
         cdef bint is_main
+        cdef uint64_t time
         if self.beginning and self.beginning == PyThread_get_thread_ident():
             raise RuntimeError("next() was called while this thread is in iter() of the same iterator. The call came "
                                "from a signal handler. Set a flag there, and call next() in your loop.")
@@ -191,7 +193,9 @@ cdef class Steps:
             if self.given:
                 self.unreturned = self.ring.current.reading.ready
                 self.count()
-            self.ring.turns.ask(now())
+            time = now()
+            self.ring.turns.ask(time)
+            fold_rested(time)
             if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
                 if not self.fetch():
                     return end

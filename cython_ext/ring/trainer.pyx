@@ -200,6 +200,7 @@ cdef class TrainerSide(OpeningSide):
         cdef uint64_t before = self.grown[given.payload]
         self.turns.took(self.sequences, given, lease.used, self.slots.lent)
         self.slots.users(given.payload, self.turns.logged, self.turns.taken_at)
+        self.slots.seen(lease.bytes)
         if lease.room > before:
             self.turns.figures.at.amount[GROWN] += before > 0
             self.grown[given.payload] = lease.room

@@ -32,6 +32,7 @@ cdef class WorkerSide(Ring):
     cdef readonly int me, life
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
+    cdef uint64_t fresh                 # where the pages begin that it did not have when it was claimed
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef readonly bint listed           # whether its task lists its rows instead: NOTE [ Windows ]
     cdef readonly bint begins_batch     # whether the batch's description begins with it

@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
-    RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry,
+    RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry, ring_folds,
     ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring,
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
@@ -155,13 +155,13 @@ cdef class WorkerSide(Ring):
             raise overwritten("a payload's size", pages, self.slot_most)
         self.measure(self.cursor, &kind, &size)
         self.task_bytes = size if kind == PICKLED else 8 * size
-        self.current, self.used = payload, 0
+        self.current, self.used, self.fresh = payload, 0, pages
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
         self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
         self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
-        self.mapped.follow(ring_once_32(&self.header.folds))
+        self.mapped.follow(ring_folds(self.header))
         return self.read_task(self.cursor, kind, size)
 
     @property
@@ -255,7 +255,8 @@ cdef class WorkerSide(Ring):
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
         """Before these bytes of the current payload are written: have the kernel map their pages."""
         self.check_inside(at, bytes)
-        self.mapped.before_write(<uint64_t>self.slot(self.current) + at, bytes)
+        cdef uint64_t start = <uint64_t>self.slot(self.current)
+        self.mapped.before_write(start + at, bytes, start + self.fresh)
         return 0
 
     def fetched(self) -> None:

@@ -101,7 +101,7 @@ class Pinning:
         self._refused = ""  # the reason, until the warning
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._quick_reclaim: Callable[[], bool] | None = None
-        self._closed = self._folded = False
+        self._closed = False
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
 
@@ -271,31 +271,6 @@ class Pinning:
                 return False
             self._accelerator.synchronize()
         return True
-
-    # ------------------------------------------------------------------------------------------------- at rest
-
-    def fold(self) -> frozenset[int]:
-        """End the thread, and unregister the slots that are free, whose pages are about to be given back.
-
-        Returns:
-            Those that stay registered.
-        """
-        self.free()
-        if self.thread is not None:
-            self.stop()
-            self.thread, self._requests = None, queue.SimpleQueue()
-            self._asked = [False] * len(self._asked)
-            self._folded = True
-            for payload in set(self._registered) - self._ring.slots.lent_payloads():
-                self._locked[payload] = UNLOCKED
-                self._unregister(payload)
-        return frozenset(self._registered)
-
-    def unfold(self) -> None:
-        """Lock slots again."""
-        if self._folded:
-            self._folded = False
-            self.start()
 
     # ------------------------------------------------------------------------------------------------- the end
 

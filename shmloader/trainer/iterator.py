@@ -260,6 +260,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _begin(self, loader: DataLoader[Any], first_iter: bool, is_started: bool) -> None:
         self._delivery.interrupted = self.is_unasked = False
+        self._ring.slots.wake()
         if is_started:
             return
         if self._conductor.holds_next():
@@ -302,6 +303,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             warn_if_all_dropped(self.loader(), self.epoch)
             if not self._persistent_workers:
                 self._shutdown_workers()
+            else:
+                self._ring.slots.rest()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             self._raise(batch)
@@ -437,17 +440,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         finally:  # a signal may have come before signals were held back
             if not is_finalizing():
                 self._shutdown_workers()
-
-    def fold(self) -> None:
-        """At the end of an epoch, give the memory of slots back to the system."""
-        locked = frozenset() if self._pinning is None else self._pinning.fold()
-        self._ring.slots.fold(locked)
-
-    def unfold(self) -> None:
-        """Undo fold(), because an epoch begins."""
-        self._ring.slots.unfold()
-        if self._pinning is not None:
-            self._pinning.unfold()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

@@ -76,6 +76,8 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "slots.await_events": ((0, []), None),
     "slots.awaiting": ((), []),
     "slots.unfold": ((), None),
+    "slots.rest": ((), None),
+    "slots.wake": ((), None),
     "ring.close": ((), None),
     "lease.objects": ((0,), [128, 16]),
     "lease.guard": ((1 << 40,), True),

@@ -45,6 +45,7 @@ STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal":
 AHEAD: dict[str, Any] = ALONE | {"looks_ahead": True}
 SEVERAL: dict[str, Any] = ALONE | {"in_flight": 2}  # claimed at once, by a stand-in of a far worker
 SEVERAL_STOLEN: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True, "in_flight": 2}
+GIVING_BACK: dict[str, Any] = ALONE | {"spare": 1, "gives_back": True}
 CHUNKS: dict[str, Any] = {"chunks": (2, 2)}
 RAGGED: dict[str, Any] = {"chunks": (1, 2, 1)}
 # The second batch lies between the chunks of the first, and begins before it; a window of one sequence follows.
@@ -56,6 +57,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "in order, ended at any time": PLAIN | {"quits": True},
     "lent": LENT,
     "any order": ANY_ORDER,
+    "payloads give their pages back, a worker killed": GIVING_BACK | {"kills": 1},
+    "payloads give their pages back, one kept": GIVING_BACK | {"keeps": 1, "kills": 1},
     "a worker dismissed": DISMISSED,
     "a worker dismissed and killed": DISMISSED | {"kills": 1, "respawn": False},
     "closed by another thread": CLOSED,
@@ -183,6 +186,9 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "take frees the payload before the copy is complete": (PLAIN, READ),
     "lend without limit": (PLAIN, FREE_PAYLOAD),
     "a payload too few": (LENT, FREE_PAYLOAD),
+    "a payload in flight gives its pages back": (GIVING_BACK, WHOLE),
+    "a lent payload gives its pages back": (GIVING_BACK, READ),
+    "a kept payload gives its pages back": (GIVING_BACK | {"keeps": 1}, KEPT_ALONE),
     "the last chunk says whether a batch is kept": (CHUNKS | {"keeps": 1}, KEPT_ALONE),
     "kept payload is used again": (ALONE | {"keeps": 1}, KEPT_ALONE),
     "kept payload is used again once the reserve is empty": (KEEPING, KEPT_ALONE),

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import resource
+import struct
 import time
 from typing import Any
 
@@ -85,6 +86,8 @@ def test_slots_grow(memory: str) -> None:
         assert batch.numel() == sizes[k] and bool((batch == k % 100).all())
 
 
+PAGE = mmap.PAGESIZE
+AROUND = 65536  # bytes that a read maps, at most
 PAGES = 4096  # of a tensor of 16 MiB
 
 
@@ -138,6 +141,60 @@ def test_pages_that_another_worker_has_written_are_not_mapped_one_by_one(options
     taken = sum(last.values()) - sum(first.values())
     spared = len(pairs) * PAGES - taken
     assert spared > 0.5 * (len(pairs) - len(slots)) * PAGES, f"{taken} faults, {len(slots)} slots, {len(pairs)} pairs"
+
+
+def mapped_here(at: int, size: int) -> int:
+    """How many pages of these bytes this process has mapped."""
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(at // PAGE * 8)
+        words = pages.read(-(-(at % PAGE + size) // PAGE) * 8)
+    return sum(word >> 63 for (word,) in struct.iter_unpack("Q", words))
+
+
+def maps_at_once() -> bool:
+    """Whether this kernel has MADV_POPULATE_WRITE."""
+    try:
+        mmap.mmap(-1, PAGE).madvise(23)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not maps_at_once(), reason="this kernel maps a new page when it is written")
+@pytest.mark.parametrize("memory", ["posix", "memfd", "auto"])
+def test_new_pages_of_a_slot_are_mapped_together(memory: Any) -> None:
+    """Before they are written, and no others."""
+    with BothSides(memory=memory) as ring:
+        ring.claim()
+        had = ring.worker.committed(ring.payload) // PAGE
+        for size in (100_000, 5 << 20, (3 << 20) + 4097):
+            at = ring.worker.allocate(size)
+            start = ring.worker.address(at)
+            assert mapped_here(start + PAGE, size - PAGE) < 3
+            ring.worker.map_written(at, size)
+            spanned = -(-(start % PAGE + size) // PAGE)
+            assert mapped_here(start, size) >= spanned - (had if at == 0 else 0)
+        had = ring.worker.committed(ring.payload)
+        behind = ring.worker.address(0) + had
+        assert not mapped_here(behind, 4 * PAGE)
+        ring.worker.publish(0)
+
+
+def test_pages_that_a_slot_had_before_are_mapped_by_reads() -> None:
+    """One read maps many of them if they were written; and it costs little if they were not, as here."""
+    size = 4 << 20
+    with BothSides() as ring:
+        ring.claim()
+        ring.worker.allocate(size)
+        ring.writer.write(torch.ones(3))
+        ring.worker.publish(0)
+        had, _ = ring.payload, ring.take()
+        ring.claim()
+        assert ring.payload == had
+        at = ring.worker.allocate(size)
+        ring.worker.map_written(at, size)
+        assert mapped_here(ring.worker.address(at), size) < 2 * size // AROUND
+        ring.worker.publish(0)
 
 
 def test_many_iterators_at_once_and_their_batches() -> None:

@@ -108,19 +108,6 @@ def test_memory_goes_with_the_ring_and_lent_batches_stay() -> None:
     assert ranges() == before
 
 
-def test_a_ring_at_rest_gives_the_tails_back() -> None:
-    with BothSides(memory="memfd") as ring:
-        for _ in range(4):
-            ring.fill(whole(4 * MiB, 1))
-            ring.take()
-        used = os.fstat(ring.segment.fd).st_blocks * 512
-        ring.trainer.slots.fold()
-        assert os.fstat(ring.segment.fd).st_blocks * 512 < used - 4 * MiB
-        ring.trainer.slots.unfold()
-        ring.fill(whole(5 * MiB, 2))
-        assert_same(ring.take(), whole(5 * MiB, 2))
-
-
 def test_slots_that_stay_have_larger_rooms() -> None:
     one = segment.Segment(1, 2, 2, 2, "memfd", None, False, stays=True)
     try:

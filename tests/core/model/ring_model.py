@@ -21,7 +21,7 @@ states, breadth first, so the trace to the first bad state is the shortest.
     watcher  note (who has ended), alarm, add, wake
     closer   another thread that closes the iterator: alarm, add, wake, stop, toll, join
     may happen ("!" in traces)   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
-                                 thread closes the iterator
+                                 thread closes the iterator, a free payload gives its pages back
 
 A batch is one sequence.  With `chunks` it is several sequences, and each fills a row of the same payload.  With
 `windows`, batches are opened in windows, where the sequences of one batch lie between those of another one: NOTE
@@ -189,6 +189,7 @@ class Ring:
         looks_ahead: whether workers read tasks that are open for them before they claim them.
         remember: whether workers leave the states of their generators to those that take their places.
         kills, keeps: how many workers may be killed, how many batches kept.
+        gives_back: whether a free payload may give its pages back at any time; what was written there is lost then.
         dismiss: (sequence, worker): dismiss the worker when that sequence was taken.
         quits, closes: whether the trainer, or another thread of its process, may end the run at any time.
         mutant: one of MUTANTS, or "".
@@ -209,6 +210,7 @@ class Ring:
     remember: bool = False
     kills: int = 0
     keeps: int = 0
+    gives_back: bool = False
     dismiss: tuple[int, int] | None = None
     quits: bool = False
     closes: bool = False
@@ -1019,6 +1021,7 @@ class Ring:
                 self.finish_reading(n, p)
                 self.free(n, p)
                 yield f"! the lease of payload {p} dies", n
+        yield from self.pages_given_back(s)
         if self.closes and not s[SHUT] and s[TRAINER] < T_STOP:
             n = bytearray(s)
             n[SHUT], n[CLOSER] = 1, C_STOP if self.mutant == "close does not alarm" else C_ALARM
@@ -1027,6 +1030,24 @@ class Ring:
             n = bytearray(s)
             n[TRAINER] = T_STOP
             yield "! the trainer quits", n
+
+    def pages_given_back(self, s: bytes) -> Iterator[tuple[str, bytearray]]:
+        """Slots.fold_one(): of payloads that are free, also of those in which a dead worker left something."""
+        wrong = {
+            "a payload in flight gives its pages back": (FLIGHT,),
+            "a lent payload gives its pages back": (HELD,),
+            "a kept payload gives its pages back": range(RETIRED, RETIRED + (1 << self.workers)),
+        }.get(self.mutant, ())
+        for p in range(self.payloads) if self.gives_back else ():
+            if s[USE + p] != FREE and s[USE + p] not in wrong:
+                continue
+            if s[READS + p]:
+                raise Violated(READ)
+            if p + 1 in s[KEEPS : KEEPS + self.workers]:
+                raise Violated(KEPT_ALONE)
+            n = bytearray(s)
+            n[CONTENT + p * ROWS : CONTENT + (p + 1) * ROWS] = bytes(ROWS)
+            yield f"! payload {p} gives its pages back", n
 
     def idles(self, s: bytes) -> bool:
         """Whether somebody sleeps over what is open to all, and those awake may be busy for long."""
