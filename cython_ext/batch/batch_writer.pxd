@@ -15,11 +15,13 @@ cdef class Writer:
     cdef dict laid                      # the address of the first reserved row -> where its leaf begins
     cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
     cdef bint apart                     # a chunk's tensors must not lie in the slot, although its rows do
+    cdef bint converts, is_known        # batches do not have all that was collated for them; or this is not known yet
     cdef unsigned long thread           # the one that claims and publishes
 
     cdef bint may_write(self) noexcept
     cdef object found(self, object batch, object first)
     cpdef object stack(self, object batch)
+    cdef object room(self, Py_ssize_t bytes, object dtype, tuple shape)
     cdef str cut_by(self)
     cdef Py_ssize_t entry_of(self, Py_ssize_t k) except -1
     cdef object stack_chunk(self, object batch, object rows)

@@ -17,6 +17,12 @@ another shmloader.
 Columns come by way of worker/collate.py, also from a user's collate function that calls default_collate.  If stack()
 returns None, torch's own code collates the column, and write() copies it into the slot.
 
+A collate function may return something else than what default_collate gave it: a mixture of the images, or floats of
+them.  What was collated in the slot is then a part that nothing views, and the next leaf that fits lies there; the last
+part is freed, whatever follows.  Only the part's own reference count tells (Part in ring/fill.pyx), because labels of
+the same batch may be returned.  Small leaves of such batches are collated outside the slot, so that they do not lie
+behind a large part that will be freed; also those of the first batch, about which nothing is known yet.
+
 Several workers write a batch in chunks at once, without talking to one another.  Each lays out the whole batch, as if
 all rows were like its own, and writes its rows into that layout.  If the rows are alike, so is the meta.  If not, the
 trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) and shells
@@ -36,6 +42,7 @@ from libc.stdlib cimport free, malloc
 
 from shmloader.core.batch_tree cimport plain_rows, walk
 from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
+from shmloader.core.fill cimport Part
 from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
 from shmloader.core.layout cimport about_to_write, copy_in, is_outermost, note, place_all
 from shmloader.core.ring cimport overwritten
@@ -53,6 +60,8 @@ cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empt
 
 cdef enum:
     MOST_PLANS = 1024   # plans kept: a tree that never repeats must not fill the memory
+    PART = 4096         # bytes; a smaller leaf is no part: it would take more time than memory
+    SMALL = 65536       # bytes; a leaf that is worth to be copied, if a large part can be freed then
 
 
 cdef class Writer:
@@ -67,7 +76,7 @@ cdef class Writer:
 
     def __init__(self, WorkerSide ring not None, objects, chunks):
         self.ring, self.objects, self.chunks, self.plans, self.laid = ring, objects, chunks, {}, {}
-        self.thread = PyThread_get_thread_ident()
+        self.thread, self.converts = PyThread_get_thread_ident(), True
 
     cdef bint may_write(self) noexcept:
         """Whether a payload is claimed, by this thread of this process."""
@@ -166,7 +175,7 @@ cdef class Writer:
         cdef object rows = batch    # the elements of each, as plain tensors
         cdef elements row
         cdef tuple shape
-        cdef Py_ssize_t at, bytes
+        cdef Py_ssize_t bytes
         if not self.may_write():
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack refuses it, with a better error
@@ -190,9 +199,7 @@ cdef class Writer:
         if row.bytes > PY_SSIZE_T_MAX // len(batch):    # expanded tensors; torch.stack has a better error
             return None
         bytes = len(batch) * row.bytes
-        at = self.ring.allocate(bytes)
-        about_to_write(self.ring, at, bytes)
-        room = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
+        room = self.room(bytes, first.dtype, (len(batch), *shape))
         out = room if rows is batch else of_its_class(batch[0], room)
         if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
             return out
@@ -200,6 +207,17 @@ cdef class Writer:
             if not isinstance(tensor, Tensor):  # torch has its own error for it
                 return None
         return torch_stack(batch, 0, out=out)
+
+    cdef object room(self, Py_ssize_t bytes, object dtype, tuple shape):
+        """A tensor for a leaf that is about to be collated, in the payload.  Not in chunks, where offsets must agree."""
+        cdef Part part
+        if self.converts and bytes <= SMALL:
+            return empty(shape, dtype=dtype, device="cpu")
+        if bytes < PART:
+            return tensor_over(self.ring.buffer(), dtype, self.ring.allocate(bytes), shape)
+        part = self.ring.part(bytes)
+        about_to_write(self.ring, part.at, bytes)
+        return tensor_over(part, dtype, 0, shape)
 
     cdef object stack_chunk(self, object batch, object rows):
         """Stack the rows of a chunk where they belong in the whole batch."""
@@ -250,7 +268,7 @@ cdef class Writer:
         if dtype is None:
             return None
         count = len(batch)
-        if self.rows or self.apart:
+        if self.rows or self.apart or self.converts and count * of.bytes <= SMALL:
             out = empty((count,), dtype=dtype, device="cpu")
             return out if numbers_into(batch, &of, out.data_ptr()) else None
         before = self.ring.used
@@ -288,16 +306,19 @@ cdef class Writer:
 
     cdef object arrays_stacked(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
         """Copy rows into the slot; the rows of a chunk to their place in the whole batch."""
-        cdef Py_ssize_t count = shape[0], at = self.ring.allocate((self.rows or count) * bytes), start = at
+        cdef Py_ssize_t count = shape[0], at, start
         cdef object room, out
-        if self.rows:
-            start += self.row * bytes
+        if not self.rows:
+            out = self.room(count * bytes, dtype, shape)
+            copy_rows(out.data_ptr(), rows, count, bytes)
+            return out
+        at = self.ring.allocate(self.rows * bytes)
+        start = at + self.row * bytes
         about_to_write(self.ring, start, count * bytes)
         copy_rows(self.ring.address(start), rows, count, bytes)
-        room = out = tensor_over(self.ring.buffer(), dtype, start, shape)
-        if self.rows:
-            out = room.clone() if self.apart else room
-            self.stacked[out.data_ptr()] = at
+        room = tensor_over(self.ring.buffer(), dtype, start, shape)
+        out = room.clone() if self.apart else room
+        self.stacked[out.data_ptr()] = at
         return out
 
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
@@ -317,7 +338,7 @@ cdef class Writer:
     def write(self, batch) -> None:
         """Put a batch into the current payload.  Parts that were stacked there stay where they are."""
         cdef tuple plan
-        cdef list leaves, others, words, buffers = []
+        cdef list leaves, others, words, placed, buffers = []
         cdef object leaf, known
         cdef bytes beside = b"", pickled = None
         if self.rows:
@@ -334,12 +355,14 @@ cdef class Writer:
             if others:
                 beside = self.objects.dump_whole(others)
         else:
+            self.converts = self.ring.unused_parts() > 0 or self.converts and self.is_known
+            self.is_known = True
             if others:
                 pickled, buffers = self.objects.dump(others)
-            buffers = place_all(self.ring, leaves, buffers, words)
+            placed = place_all(self.ring, leaves, buffers, words)   # and `buffers` stays, so that its parts are viewed
         self.ring.describe(words, known[1], beside)
         if pickled is not None:
-            self.write_objects(pickled, buffers)
+            self.write_objects(pickled, placed)
 
     cdef int place_rows(self, object leaf, list words) except -1:
         """Put the rows of a chunk into the payload.  The meta describes the leaf of the whole batch."""

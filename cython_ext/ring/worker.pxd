@@ -21,7 +21,7 @@ NOTE [ Forked children ]
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmloader.core.fill cimport Fill
+from shmloader.core.fill cimport Fill, Part
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
 from shmloader.core.mapped_pages cimport MappedPages
@@ -50,6 +50,7 @@ cdef class WorkerSide(Ring):
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef Fill fill
+    cdef list parts                     # of the payload, in which leaves of this batch were collated; not in chunks
     cdef MappedPages mapped
     cdef Lane lane
     cdef Handover handover
@@ -59,6 +60,10 @@ cdef class WorkerSide(Ring):
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1
     cpdef Fill buffer(self)
     cdef void over_room(self, Fill former)
+    cdef Part part(self, Py_ssize_t bytes)                              # for a leaf that may not be in the batch
+    cdef void drop_last_parts(self) noexcept
+    cdef Py_ssize_t unused_part(self, Py_ssize_t bytes) noexcept
+    cpdef int unused_parts(self) noexcept
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
     cpdef uint64_t address(self, Py_ssize_t at) except 0
     cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1

@@ -134,6 +134,7 @@ class Worker:
         self._ring = ring
         self._chunks = ChunkWalks()
         self._writer = Writer(ring, objects, self._chunks)
+        self._cycles: bool | None = None  # whether only the collector drops references to batches; None: not known
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
         self._seed: Seed | None = None
@@ -338,6 +339,10 @@ class Worker:
                     self._is_over = True
                     return SKIPPED
                 batch = caught(self._where)
+        if self._cycles is not False:  # now, because parts of the slot that nothing views are used again
+            before = self._ring.unused_parts()
+            gc.collect()
+            self._cycles = self._cycles or self._ring.unused_parts() > before
         try:
             self._writer.write(batch)
         except Exception:
@@ -378,7 +383,8 @@ class Worker:
         does not use this payload again, and from now on nothing is collated into slots: NOTE [ Slot ring ].
         """
         gc.collect()  # a reference from a cycle does not count
-        if not self._ring.has_views():
+        self._cycles = not self._ring.has_views()
+        if self._cycles:
             return outcome
         self._writer.keep_apart()
         return SKIPPED_KEPT if outcome == SKIPPED else KEPT
