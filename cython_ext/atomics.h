@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 11u
+#define RING_VERSION 12u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
