@@ -344,9 +344,9 @@ cdef class Tree:
         if is_leaf(token):
             at.leaf += 1
             return 0
-        kind, what = token
         if type(token) is not tuple:    # join() takes everything else for a leaf
-            raise overwritten("a token of a plan", token, "a tuple")
+            raise TypeError(f"a token of a plan is {token!r:.100}")
+        kind, what = token
         if kind is Again or kind is MaybeAgain:
             if not 0 <= what < at.leaf:
                 raise overwritten("the number of a leaf that was met before", what, f"below {at.leaf}")

@@ -80,7 +80,9 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-_reduce_by_itself = operator.methodcaller("__reduce_ex__", 5)  # what a pickler does with classes that are not in its table
+_reduce_by_itself = operator.methodcaller(
+    "__reduce_ex__", 5
+)  # what a pickler does with classes that are not in its table
 
 
 class _Reducers(dict[type, Any]):

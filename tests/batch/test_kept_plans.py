@@ -32,7 +32,10 @@ def sizes_of_its_own(k: int) -> Any:
 
 
 def annotations(k: int) -> Any:
-    return {"image": VALUES[k : k + 3], "objects": [{f"key {k} {j}": [[j] * 3] * (k % 5), "n": {"x": {}}} for j in range(40)]}
+    return {
+        "image": VALUES[k : k + 3],
+        "objects": [{f"key {k} {j}": [[j] * 3] * (k % 5), "n": {"x": {}}} for j in range(40)],
+    }
 
 
 FORMS: dict[str, Callable[[int], Any]] = {
@@ -185,7 +188,14 @@ def test_several_workers_and_epochs(options: dict[str, Any]) -> None:
 
 def test_what_is_met_again_is_known_by_its_hash() -> None:
     kept = Kept(Account(100))
-    assert [kept.meets(key) for key in ("a", "b", "a", 1 << 70, 1 << 70, "b")] == [False, False, True, False, True, True]
+    assert [kept.meets(key) for key in ("a", "b", "a", 1 << 70, 1 << 70, "b")] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
     assert not kept.meets(3) and not kept.meets(3 + 2048) and not kept.meets(3), "the last one displaced it"
 
 

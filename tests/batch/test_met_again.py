@@ -1,4 +1,4 @@
-"""What occurs twice in a batch stays one, as with torch's loader; a leaf is written once, and only some batches pickled."""
+"""What occurs twice in a batch stays one, as with torch's loader, and a leaf that does is written once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from conftest import BOTH, Raised, assert_same, iterate
 from hostile import BothSides
 
-import shmloader
 from shmloader.core.batch_tree import Again, Tree, walk
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -141,7 +140,9 @@ class Gives(torch.utils.data.Dataset):
 @pytest.mark.parametrize("options", [{}, {"spare_slots": 0}, {"num_workers": 2, "schedule": "steal"}], ids=str)
 def test_identities_are_those_of_torchs_loader(options: dict[str, Any]) -> None:
     theirs, ours = (
-        iterate(kind(Gives(), None, **{"num_workers": 1, "collate_fn": as_it_is, **(options if kind is BOTH[1] else {})}))
+        iterate(
+            kind(Gives(), None, **{"num_workers": 1, "collate_fn": as_it_is, **(options if kind is BOTH[1] else {})})
+        )
         for kind in BOTH
     )
     for name, mine, wanted in zip(SHAPES, ours, theirs, strict=True):
@@ -150,7 +151,13 @@ def test_identities_are_those_of_torchs_loader(options: dict[str, Any]) -> None:
             assert_same(mine, wanted)
 
 
-PICKLED = {"list with a leaf", "dict with a leaf", "list with a leaf that was met", "holds itself", "subclass that holds itself"}
+PICKLED = {
+    "list with a leaf",
+    "dict with a leaf",
+    "list with a leaf that was met",
+    "holds itself",
+    "subclass that holds itself",
+}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -207,7 +214,7 @@ def test_annotations_of_any_shape_have_one_plan() -> None:
         return {"image": torch.ones(2), "objects": [{"box": (1, 2), f"key {k}": [[j] for j in range(k)]}] * k, "id": k}
 
     assert len({walk([sample(k), Pair(sample(k + 1), {"n": {str(k): ()}})])[0] for k in range(20)}) == 1
-    assert walk([{"a": {str(k): [k]} for k in range(3)}])[0] == (None,)
+    assert walk([{"a": {str(k): [k] for k in range(3)}}])[0] == (None,)
 
 
 def test_in_chunks_nodes_are_taken_apart() -> None:
