@@ -31,6 +31,7 @@ CORE = {
         "layout",
         "columns",
         "batch_tree",
+        "kept",
         "batch_writer",
         "recipe",
         "batch_reader",

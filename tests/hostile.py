@@ -57,6 +57,10 @@ ANSWER = {
 PAYLOAD = {"committed": (0, 8), "overflowed": (8, 4)}
 
 
+class Tagged(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
 def poke(segment: Segment, at: int, size: int, value: int) -> None:
     os.pwrite(segment.fd, (value % (1 << 8 * size)).to_bytes(size, "little"), at)
 
@@ -169,6 +173,8 @@ class BothSides:
 # --------------------------------------------------------------------------------------------------------------- fuzz
 
 VIEWED = torch.arange(32.0)
+OWN = torch.arange(6).as_subclass(Tagged)
+OWN.mask = torch.ones(3)
 BATCHES = [
     torch.arange(12.0).reshape(3, 4),
     torch.arange(48, dtype=torch.int16).reshape(1, 2, 4, 6).to(memory_format=torch.channels_last),
@@ -176,6 +182,7 @@ BATCHES = [
     [torch.zeros(2, 0, 3), (torch.ones(()), numpy.float64(3)), [1, "two", None]],
     [torch.ones(2, 3, requires_grad=True), b"bytes" * 40, numpy.array(["text", "s"])],
     [VIEWED, VIEWED[2:9], VIEWED.view(4, 8)[:, 3:5], VIEWED[:1].expand(7), VIEWED.unfold(0, 8, 2), numpy.arange(3)],
+    [VIEWED, {"x": VIEWED}, (OWN, numpy.arange(3), OWN), {"m": {"k": [1, [2]]}}],
     {"p": torch.nn.Parameter(VIEWED[1:2].expand(5)), "q": torch.nn.Parameter(VIEWED.view(4, 8).t()), "v": VIEWED[3:9]},
 ]
 CHUNKS = [  # of two rows each

@@ -9,6 +9,7 @@ from itertools import chain
 from pickle import loads
 
 from shmloader.core.batch_tree cimport is_leaf, without_again
+from shmloader.core.kept cimport EACH_PICKLED, Kept
 from shmloader.core.lease cimport Lease
 from shmloader.core.recipe cimport Recipe, places_of, worked_out
 from shmloader.core.ring cimport overwritten
@@ -17,12 +18,12 @@ from shmloader.core.tensors cimport unequal
 import numpy
 import torch
 
-from shmloader.core.batch_tree import Assembly, Shell
+from shmloader.core.batch_tree import Shell, Tree
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 
 cdef enum:
-    MOST_PLANS = 1024   # plans and recipes kept: a tree that never repeats must not fill the memory
+    EACH_LEAF = 384     # bytes of memory of a recipe for each leaf, at most
 
 
 cdef class BatchReader:
@@ -36,7 +37,7 @@ cdef class BatchReader:
     """
 
     def __init__(self, failure, clone=Tensor.clone, room=None, keeps=True):
-        self.plans, self.recipes, self.failure = {}, {}, failure
+        self.kept, self.failure = Kept(), failure
         self.clone, self.room, self.keeps = clone, room, keeps
 
     def read(self, Lease lease not None, bint copy):
@@ -76,7 +77,7 @@ cdef class BatchReader:
             if failure is not None:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
-                build = Assembly(without_again(whole.plan)).whole()
+                build = Tree(without_again(whole.plan))
             if build is not None and without_again(recipe.plan) != without_again(whole.plan):
                 raise RuntimeError(
                     f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
@@ -102,26 +103,29 @@ cdef class BatchReader:
 
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
-        cdef Recipe recipe = self.recipes.get(meta)
+        cdef Recipe recipe = self.kept.kept.get(meta)
+        cdef bint again
         if recipe is None:
-            recipe = self.work_out(lease, chunk, meta)
-            if len(self.recipes) >= MOST_PLANS:
-                self.recipes.clear()
-            self.recipes[meta] = recipe
+            again = self.kept.meets(meta)
+            recipe = self.work_out(lease, chunk, meta, again)
+            if again:
+                self.kept.keep(meta, recipe, 8 * len(meta) + EACH_LEAF * len(recipe.leaves))
         return recipe
 
-    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta):
+    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta, bint again):
         cdef Py_ssize_t count = len(meta) // 8
         cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count])
         if count < 1:
             raise overwritten("the size of a batch's description", len(meta), "8 or more")
         number = words[0]
-        if number not in self.plans:
-            if len(self.plans) >= MOST_PLANS:
-                self.plans.clear()
-            plan = loads(lease.plan(chunk))
-            self.plans[number] = plan, Assembly(plan).whole()
-        plan, build = self.plans[number]
+        known = self.kept.kept.get(number)
+        if known is None:
+            pickled = lease.plan(chunk)
+            plan = loads(pickled)
+            known = plan, Tree(plan)
+            if self.kept.meets(number) or again:    # a recipe that is kept holds its plan
+                self.kept.keep(number, known, EACH_PICKLED * len(pickled))
+        plan, build = known
         return worked_out(plan, build, words, lease.bytes)
 
 

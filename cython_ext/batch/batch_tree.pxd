@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A batch, taken apart.  batch_tree.pyx describes the tokens of a plan."""
 
-cpdef tuple walk(object batch)                  # a batch's plan, leaves and objects
+cpdef tuple walk(object batch, bint apart=*)    # a batch's plan, leaves and objects
 cpdef bint all_of_str(dict node) except -1
 cdef bint is_leaf(object token)                 # whether a plan's token stands for a leaf
 cpdef tuple without_again(tuple plan)

@@ -1,12 +1,17 @@
 # cython: language_level=3
 """A batch is a tree.  It is taken apart into a plan, tensors, arrays and objects that are pickled, and joined again.
-This module decides which classes need no pickle.  A batch (not a chunk) that has an object twice is pickled whole.
+This module decides which classes need no pickle, and keeps the identity of objects that occur twice.
 
 Walking a batch gives three things:
 
     plan      its nodes in order, one token a node (see below).  Batches with the same structure have the same plan.
     leaves    plain CPU tensors and numpy arrays: their elements go into the slot as they are
-    objects   everything else: numbers, strings, None, objects that only pickle can carry
+    objects   everything else: numbers, strings, None, objects that only pickle can carry, and containers without a
+              leaf in them.  A plan has no nodes below these, so annotations of any shape have the same plan.
+
+All objects of a batch are one pickle, so an object that occurs twice stays one.  A leaf that occurs twice is written
+once.  But if a container of leaves occurs twice, or contains itself, the batch is pickled as a whole.  In chunks,
+containers without a leaf are taken apart too, because each of the lists in them may have one object a sample.
 
 A worker pickles the plan once for each structure that it meets.  The bytes are then copied into the slot with every
 batch, and the trainer reads them when it meets the plan's number for the first time.  So no batch pays for pickling its
@@ -20,8 +25,11 @@ A token is
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
     (a class of tensors, names)     the same; its elements, a tensor leaf, come before the values
     (Shell, n)          in chunks: one object is the container of n children, and these follow; see containers.py
-    (Again, k)          in chunks: the leaf that follows is leaf k once more, if it is so in all chunks
+    (Again, k)          leaf k once more: the same object, of which nothing else is written.  Not in chunks
+    (MaybeAgain, k)     in chunks: the leaf that follows is leaf k once more, if it is so in all chunks
 """
+
+cimport cython
 
 from functools import cache
 from io import BytesIO
@@ -42,15 +50,27 @@ cdef tuple DTYPES = (torch.dtype, numpy.dtype)          # the tokens of leaves
 cdef frozenset atoms = ATOMS
 cdef int deepest = DEEPEST
 
+cdef enum:              # of a container that was met; the numbers of leaves are not negative
+    LEAFY = -1          # it has a leaf, or is not at its end yet
+    BARE = -2           # it has none
+
 
 class Again:
-    """In a plan: a leaf that occurred before.  It is written out nevertheless, because in other chunks it may not have.
+    """In a plan: an object that occurred before, as a leaf or as a tensor of a subclass around it.
+
+    Its elements are written only once, and the trainer gets one object.  So `return y, y` takes one y in the slot, and
+    `batch[0] is batch[1]`, as from torch's loader.  Two views of one tensor are two leaves: NOTE [ Views ] in layout.pyx.
+    """
+
+
+class MaybeAgain:
+    """In a chunk's plan: a leaf that occurred before.  It is written out too, because in other chunks it may not have.
     """
 
 
 cpdef tuple without_again(tuple plan):
-    """The plan of leaves that only are equal."""
-    return tuple([token for token in plan if type(token) is not tuple or token[0] is not Again])
+    """A chunk's plan, as if leaves that are the same were only equal."""
+    return tuple([token for token in plan if type(token) is not tuple or token[0] is not MaybeAgain])
 
 
 class Shell:
@@ -70,7 +90,7 @@ class Shell:
 
 
 class MetTwice(Exception):
-    """A batch has the same object in two places, which only pickle preserves."""
+    """A batch has the same container of leaves in two places, or in itself, which only pickle preserves."""
 
 
 cdef bint is_leaf(object token):
@@ -80,83 +100,124 @@ cdef bint is_leaf(object token):
 # ------------------------------------------------------------------------------------------------ taking apart
 
 
-cpdef tuple walk(object batch):
-    """Take a batch apart into its plan, its leaves and its objects."""
-    cdef list plan = [], leaves = [], others = []
+cpdef tuple walk(object batch, bint apart=False):
+    """Take a batch apart into its plan, its leaves and its objects.
+
+    Args:
+        apart: take a node apart also if it has no leaf, because this is a chunk, whose rows may lie there.
+    """
+    cdef Walk taken
+    if type(batch) is Tensor and not batch.requires_grad and is_dense(batch):
+        return (batch.dtype,), [batch], []
+    taken = Walk.__new__(Walk)
+    taken.plan, taken.leaves, taken.others, taken.met, taken.apart = [], [], [], {}, apart
     try:
-        descend(batch, plan, leaves, others, set(), 0)
+        taken.descend(batch, 0)
     except (MetTwice, RecursionError):
         return (None,), [], [batch]
-    return tuple(plan), leaves, others
+    return tuple(taken.plan), taken.leaves, taken.others
 
 
-cdef int descend(object node, list plan, list leaves, list others, set met, int depth) except -1:
-    cdef object kind = type(node), child, leaf
-    if depth > deepest:
-        raise RecursionError
-    if kind is Tensor:
-        once(node, met)
-        if not node.requires_grad and is_dense(node):
-            plan.append(node.dtype)
-            leaves.append(node)
-            return 0
-    elif kind in atoms:
-        pass
-    elif kind is dict:
-        once(node, met)
-        if node and all_of_str(node):
-            plan.append((dict, tuple(node)))
-            for child in (<dict>node).values():
-                descend(child, plan, leaves, others, met, depth + 1)
-            return 0
-    elif kind is list or kind is tuple:
-        if node and not all_atoms(node):
-            once(node, met)
-            plan.append((kind, len(node)))
-            for child in node:
-                descend(child, plan, leaves, others, met, depth + 1)
-            return 0
-    elif kind is Array:
-        once(node, met)
-        if node.dtype.kind in "biufc" and node.dtype.isnative:
-            plan.append(node.dtype)
-            leaves.append(node)
-            return 0
-    elif is_namedtuple(kind):
-        once(node, met)
-        plan.append((kind, len(node)))
-        for child in node:
-            descend(child, plan, leaves, others, met, depth + 1)
+@cython.final
+@cython.freelist(1)
+@cython.no_gc       # it is in no cycle, and ends with the call that made it
+cdef class Walk:
+    """A batch, while it is taken apart."""
+    cdef list plan, leaves, others
+    cdef dict met               # by id: the number of a leaf; of a container LEAFY or BARE
+    cdef list alive             # tensors whose ids are in `met`, and which nothing else may keep alive; or None
+    cdef Py_ssize_t found       # leaves, and those met again
+    cdef bint apart
+
+    cdef int descend(self, object node, int depth) except -1:
+        cdef object kind = type(node)
+        if depth > deepest:
+            raise RecursionError
+        if kind is Tensor:
+            if not node.requires_grad and is_dense(node):
+                return self.leaf(node, node)
+        elif is_atom(kind):
+            pass
+        elif kind is dict:
+            if node and all_of_str(node):
+                return self.parts(node, (dict, tuple(node)), (<dict>node).values(), depth)
+        elif kind is list or kind is tuple:
+            if node and not all_atoms(node):
+                return self.parts(node, (kind, len(node)), node, depth)
+        elif kind is Array:
+            if node.dtype.kind in "biufc" and node.dtype.isnative:
+                return self.leaf(node, node)
+        elif is_namedtuple(kind):
+            return self.parts(node, (kind, len(node)), node, depth)
+        elif is_its_dict(kind):
+            return self.parts(node, (kind, tuple(node.__dict__)), node.__dict__.values(), depth)
+        elif is_its_elements(kind):
+            elements = plain_elements(node)
+            if elements is not None and all_of_str(node.__dict__):
+                return self.tensor(node, elements, depth)
+        return self.as_object(node)
+
+    cdef int as_object(self, object node) except -1:
+        self.plan.append(None)
+        self.others.append(node)
         return 0
-    elif is_its_dict(kind):
-        once(node, met)
-        plan.append((kind, tuple(node.__dict__)))
+
+    cdef int leaf(self, object node, object elements) except -1:
+        if not self.met_again(node):
+            self.plan.append(elements.dtype)
+            self.leaves.append(elements)
+        return 0
+
+    cdef bint met_again(self, object node) except -1:
+        """Whether a leaf was met before; if so, it is `Again` in the plan."""
+        cdef Py_ssize_t before = len(self.met)
+        cdef object number = self.met.setdefault(<size_t><void *>node, len(self.leaves))
+        self.found += 1
+        if len(self.met) != before:
+            return False
+        if self.apart or number < 0:
+            raise MetTwice
+        self.plan.append((Again, number))
+        return True
+
+    cdef int tensor(self, object node, object elements, int depth) except -1:
+        """A tensor of a class of its own: its elements, and its attributes."""
+        cdef object key = <size_t><void *>node, number = len(self.leaves)
+        if self.met_again(node):
+            return 0
+        if self.alive is None:
+            self.alive = []
+        self.alive.append(node)     # the leaf is another object, and ids are reused
+        self.plan.append((type(node), tuple(node.__dict__)))
+        self.plan.append(elements.dtype)
+        self.leaves.append(elements)
+        self.met[key] = LEAFY       # it is not made yet where its attributes are
         for child in node.__dict__.values():
-            descend(child, plan, leaves, others, met, depth + 1)
+            self.descend(child, depth + 1)
+        self.met[key] = number
         return 0
-    elif is_its_elements(kind):
-        once(node, met)
-        leaf = plain_elements(node)
-        if leaf is not None and all_of_str(node.__dict__):
-            plan.append((kind, tuple(node.__dict__)))
-            plan.append(leaf.dtype)
-            leaves.append(leaf)
-            for child in node.__dict__.values():
-                descend(child, plan, leaves, others, met, depth + 1)
-            return 0
-    else:
-        once(node, met)
-    plan.append(None)
-    others.append(node)
-    return 0
+
+    cdef int parts(self, object node, tuple token, object children, int depth) except -1:
+        """Take a container apart; it becomes an object if there is no leaf in it."""
+        cdef object key = <size_t><void *>node, state
+        cdef Py_ssize_t before = len(self.met), nodes = len(self.plan), others = len(self.others), found = self.found
+        state = self.met.setdefault(key, LEAFY)
+        if len(self.met) == before:
+            if state != BARE:
+                raise MetTwice
+            return self.as_object(node)
+        self.plan.append(token)
+        for child in children:
+            self.descend(child, depth + 1)
+        if self.found == found and not self.apart:
+            self.met[key] = BARE
+            del self.plan[nodes:], self.others[others:]
+            return self.as_object(node)
+        return 0
 
 
-cdef int once(object node, set met) except -1:
-    cdef object key = <size_t><void *>node
-    if key in met:
-        raise MetTwice
-    met.add(key)
-    return 0
+cdef inline bint is_atom(object kind) except -1:
+    return kind is float or kind is int or kind is str or kind in atoms     # these three without a look-up
 
 
 cpdef bint all_of_str(dict node) except -1:
@@ -169,7 +230,7 @@ cpdef bint all_of_str(dict node) except -1:
 
 cdef bint all_atoms(object node) except -1:
     for child in node:
-        if type(child) not in atoms:
+        if not is_atom(type(child)):
             return False
     return True
 
@@ -252,80 +313,113 @@ cpdef list plain_rows(object batch):
 # ------------------------------------------------------------------------------------------------ putting together
 
 
-class Assembly:
-    """Reads a plan node by node, and makes the function that joins a batch from leaves and objects."""
+cdef struct cursor:     # in a plan
+    Py_ssize_t node, leaf, other
 
-    def __init__(self, plan):
-        self.plan = plan
-        self.node = self.leaf = self.other = 0
 
-    def whole(self):
-        """The function for the plan, which must be exactly one tree."""
-        build = self.next()
-        if self.node != len(self.plan):
-            raise overwritten("the length of a plan", len(self.plan), self.node)
-        return build
+@cython.final
+cdef class Tree:
+    """Joins the batches of one plan from their leaves and objects.
 
-    def next(self):
-        token = self.plan[self.node]
-        self.node += 1
+    A worker may have overwritten the plan, so it is checked here: it must be one tree, no deeper than walk() makes one.
+    """
+    cdef tuple plan
+    cdef set again              # the numbers of leaves that occur again
+
+    def __init__(self, tuple plan not None):
+        cdef cursor at = cursor(0, 0, 0)
+        self.plan, self.again = plan, set()
+        self.check(&at, 0)
+        if at.node != len(plan):
+            raise overwritten("the length of a plan", len(plan), at.node)
+
+    cdef int check(self, cursor *at, int depth) except -1:
+        cdef object token = self.plan[at.node], kind, what
+        at.node += 1
+        if depth > deepest + 1:
+            raise overwritten("the depth of a plan", depth, deepest + 1)
         if token is None:
-            other = self.other
-            self.other += 1
-            return lambda leaves, others: others[other]
+            at.other += 1
+            return 0
         if is_leaf(token):
-            leaf = self.leaf
-            self.leaf += 1
-            return lambda leaves, others: leaves[leaf]
-        return self.container(*token)
-
-    def container(self, kind, what):
-        if kind is Again:
-            if not 0 <= what < self.leaf:
-                raise overwritten("the number of a leaf that was met before", what, f"below {self.leaf}")
-            self.next()
-            return lambda leaves, others: leaves[what]
-        shell = self.other
-        self.other += kind is Shell
+            at.leaf += 1
+            return 0
+        if type(token) is not tuple:    # join() takes everything else for a leaf
+            raise TypeError(f"a token of a plan is {token!r:.100}")
+        kind, what = token
+        if kind is Again or kind is MaybeAgain:
+            if not 0 <= what < at.leaf:
+                raise overwritten("the number of a leaf that was met before", what, f"below {at.leaf}")
+            if kind is MaybeAgain:
+                return self.check(at, depth)
+            self.again.add(what)
+            return 0
+        at.other += kind is Shell
         count = what if isinstance(what, int) else len(what) + issubclass(kind, Tensor)
-        if not 0 <= count <= len(self.plan) - self.node:
-            raise overwritten("the number of a node's children", count, len(self.plan) - self.node)
+        if not 0 <= count <= len(self.plan) - at.node:
+            raise overwritten("the number of a node's children", count, len(self.plan) - at.node)
+        for _ in range(count):
+            self.check(at, depth + 1)
+        return 0
+
+    def __call__(self, list leaves, list others):
+        """The batch.  Other threads may use this tree meanwhile."""
+        cdef cursor at = cursor(0, 0, 0)
+        return self.join(&at, leaves, others)
+
+    cdef object join(self, cursor *at, list leaves, list others):
+        cdef object token = self.plan[at.node], kind, what, made, state
+        cdef Py_ssize_t leaf
+        at.node += 1
+        if token is None:
+            at.other += 1
+            return others[at.other - 1]
+        if type(token) is not tuple:
+            at.leaf += 1
+            return leaves[at.leaf - 1]
+        kind, what = token
+        if kind is dict:
+            made = {}
+            for name in what:
+                (<dict>made)[name] = self.join(at, leaves, others)
+            return made
+        if kind is list:
+            return self.several(what, at, leaves, others)
+        if kind is tuple:
+            return tuple(self.several(what, at, leaves, others))
+        if kind is Again:
+            return leaves[what]
+        if kind is MaybeAgain:
+            self.join(at, leaves, others)
+            return leaves[what]
         if kind is Shell:
-            children = [self.next() for _ in range(count)]
-            return lambda leaves, others: others[shell].around([child(leaves, others) for child in children])
-        make = maker(kind, what)
-        if all(is_leaf(token) for token in self.plan[self.node:self.node + count]):
-            start, stop = self.leaf, self.leaf + count      # one slice instead of a call for each leaf
-            self.leaf, self.node = stop, self.node + count
-            return lambda leaves, others: make(leaves[start:stop])
-        children = [self.next() for _ in range(count)]
-        return lambda leaves, others: make([child(leaves, others) for child in children])
-
-
-def maker(kind, what):
-    """The function that makes a container from its children."""
-    if kind is list:
-        return lambda children: children
-    if kind is tuple:
-        return tuple
-    if isinstance(what, int):
-        return kind._make
-    if kind is dict:
-        return lambda children: dict(zip(what, children))
-    if issubclass(kind, Tensor):
-        return lambda children: of_class(kind, what, children)
-
-    def instance(children):
+            at.other += 1
+            return others[at.other - 1].around(self.several(what, at, leaves, others))
+        if isinstance(what, int):
+            return kind._make(self.several(what, at, leaves, others))
+        if issubclass(kind, Tensor):    # made as torch unpickles one
+            leaf = at.leaf
+            made = as_subclass(self.join(at, leaves, others), kind)
+            for name in what:
+                setattr(made, name, self.join(at, leaves, others))
+            if leaf in self.again:
+                leaves[leaf] = made     # what occurs again is not its elements alone
+            return made
         made = object.__new__(kind)
-        made.__dict__.update(zip(what, children))
+        state = made.__dict__
+        for name in what:
+            state[name] = self.join(at, leaves, others)
         return made
 
-    return instance
-
-
-def of_class(kind, names, children):
-    """A tensor of a subclass, from its elements and its attributes, made as torch unpickles one."""
-    made = as_subclass(children[0], kind)
-    for name, value in zip(names, children[1:]):
-        setattr(made, name, value)
-    return made
+    cdef list several(self, Py_ssize_t count, cursor *at, list leaves, list others):
+        cdef list made = []
+        cdef object token
+        for _ in range(count):
+            token = self.plan[at.node]
+            if token is None or type(token) is tuple:
+                made.append(self.join(at, leaves, others))
+            else:       # as join() does, without a call
+                made.append(leaves[at.leaf])
+                at.node += 1
+                at.leaf += 1
+        return made

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """Writes a worker's batches into its payloads.  batch_writer.pyx describes the layout."""
 
+from shmloader.core.kept cimport Kept
 from shmloader.core.tensors cimport elements
 from shmloader.core.worker cimport WorkerSide
 
@@ -8,7 +9,7 @@ from shmloader.core.worker cimport WorkerSide
 cdef class Writer:
     cdef WorkerSide ring
     cdef object objects, chunks
-    cdef dict plans                     # plan -> (its number, its pickle)
+    cdef Kept kept                      # plan -> (its number, its pickle)
     cdef Py_ssize_t count, row, rows    # of a chunk: its samples, its first row, and the batch's rows; 0 rows: no chunk
     cdef list listed                    # which rows its samples are, where they are not one behind the other; or None
     cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins

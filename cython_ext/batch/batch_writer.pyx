@@ -44,6 +44,7 @@ from shmloader.core.batch_tree cimport plain_rows, walk
 from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
 from shmloader.core.fill cimport Part
 from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
+from shmloader.core.kept cimport EACH_PICKLED, Kept
 from shmloader.core.layout cimport about_to_write, copy_in, is_outermost, note, place_all
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport (
@@ -59,7 +60,6 @@ cdef extern from "Python.h":
 cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empty, empty_like = torch.empty_like
 
 cdef enum:
-    MOST_PLANS = 1024   # plans kept: a tree that never repeats must not fill the memory
     PART = 4096         # bytes; a smaller leaf is no part: it would take more time than memory
     SMALL = 65536       # bytes; a leaf that is worth to be copied, if a large part can be freed then
 
@@ -75,7 +75,7 @@ cdef class Writer:
     """
 
     def __init__(self, WorkerSide ring not None, objects, chunks):
-        self.ring, self.objects, self.chunks, self.plans, self.laid = ring, objects, chunks, {}, {}
+        self.ring, self.objects, self.chunks, self.kept, self.laid = ring, objects, chunks, Kept(), {}
         self.thread, self.converts = PyThread_get_thread_ident(), True
 
     cdef bint may_write(self) noexcept:
@@ -345,7 +345,7 @@ cdef class Writer:
             plan, leaves, others = self.chunks.walk(batch, self.count)
         else:
             plan, leaves, others = walk(batch)
-        known = self.plans.get(plan)
+        known = self.kept.kept.get(plan)
         if known is None:
             known = self.learn(plan)
         words = [known[0]]
@@ -424,13 +424,12 @@ cdef class Writer:
         self.ring.point_to_objects(at, len(table))
 
     cdef tuple learn(self, tuple plan):
-        if len(self.plans) >= MOST_PLANS:
-            self.plans.clear()
         pickled = self.objects.dump(plan)[0]
         # The same plan has the same number in every worker.  63 bits of a hash: two of a million plans share one with a
         # probability of 1 in 10 million.
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
-        self.plans[plan] = known
+        if self.kept.meets(known[0]):
+            self.kept.keep(plan, known, EACH_PICKLED * len(pickled))
         return known
 
 

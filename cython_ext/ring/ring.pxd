@@ -128,7 +128,8 @@ from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
 from ring.spin cimport ring_spin
 
 cdef enum:
-    INDEX, INDICES, PICKLED     # kinds of task
+    # kinds of task; a sampler over an array gives numpy.int64
+    INDEX, INDICES, PICKLED, NUMPY_INDEX, NUMPY_INDICES
     LISTED = 0xffffffff         # in place of a chunk's first row: its task lists its rows
     LISTED_FIRST = 0xfffffffe   # instead of LISTED, if the chunk is the first of its batch
     NO_CELL = 0xffffffff        # in place of a cell: the sequence has none

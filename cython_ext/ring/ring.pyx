@@ -21,6 +21,10 @@ from atomics cimport (
     ring_note_committed, ring_once_32, ring_owner, ring_payload, ring_seq, ring_state, ring_worker,
 )
 
+import numpy
+
+cdef object frombuffer = numpy.frombuffer, int64 = numpy.int64
+
 cdef extern from "<sys/mman.h>":
     enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
 
@@ -337,8 +341,8 @@ cdef class Ring:
         cdef uint64_t most
         kind[0], size[0] = ring_once_32(&entry.ask.task_kind), ring_once_32(&entry.ask.task_size)
         most = self.area_stride if kind[0] == PICKLED else self.area_stride // 8
-        if kind[0] > PICKLED:
-            raise overwritten("a task's kind", kind[0], f"{INDEX} to {PICKLED}")
+        if kind[0] > NUMPY_INDICES:
+            raise overwritten("a task's kind", kind[0], f"{INDEX} to {NUMPY_INDICES}")
         if size[0] > most:
             raise overwritten("a task's size", size[0], most)
         return 0
@@ -353,6 +357,10 @@ cdef class Ring:
             return PyLong_FromLongLong(indices[0])
         if kind == PICKLED:
             return PyBytes_FromStringAndSize(area, n)
+        if kind == NUMPY_INDEX:
+            return int64(indices[0])
+        if kind == NUMPY_INDICES:
+            return list(frombuffer(PyBytes_FromStringAndSize(area, 8 * n), int64))
         cdef list task = PyList_New(n)
         for k in range(n):
             index = PyLong_FromLongLong(indices[k])

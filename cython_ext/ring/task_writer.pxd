@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writes tasks for workers: 64-bit ints as they are, everything else pickled."""
+"""Writes tasks for workers: 64-bit ints and numpy.int64 as they are, everything else pickled."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -17,4 +17,4 @@ cdef class TaskWriter:
 
     cdef int write(self, uint64_t sequence, task) except -1
     cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL
-    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1
+    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count, bint numpys) except -1

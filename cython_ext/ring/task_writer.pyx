@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Writes a task, which is what the sampler gave for a batch or a chunk: as 64-bit integers, or pickled."""
+"""Writes a task, which is what the sampler gave for a batch or a chunk: as 64-bit integers, or pickled.
+Indices that are all int, or all numpy.int64, arrive as what they were; of other and mixed ones there is a pickle.
+"""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -10,7 +12,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from atomics cimport ring_ask
-from shmloader.core.ring cimport INDEX, INDICES, PICKLED, Ring
+from shmloader.core.ring cimport INDEX, INDICES, NUMPY_INDEX, NUMPY_INDICES, PICKLED, Ring
+
+import numpy
+
+cdef object int64 = numpy.int64
 
 
 @cython.final
@@ -41,14 +47,17 @@ cdef class TaskWriter:
         cdef ring_ask *ask = &self.entry[sequence % self.entries].ask
         cdef bytes pickled
         cdef Py_ssize_t n
+        cdef bint numpys
         if type(task) is list:
             n = PyList_GET_SIZE(task)
-            if self.indices_written(<int64_t *>self.area_for(sequence, 8 * n), task, n):
-                ask.task_kind, ask.task_size = INDICES, <uint32_t>n
+            numpys = n > 0 and type(<object>PyList_GET_ITEM(task, 0)) is int64
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8 * n), task, n, numpys):
+                ask.task_kind, ask.task_size = NUMPY_INDICES if numpys else INDICES, <uint32_t>n
                 return 0
-        elif type(task) is int:
-            if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1):
-                ask.task_kind, ask.task_size = INDEX, 1
+        elif type(task) is int or type(task) is int64:
+            numpys = type(task) is int64
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1, numpys):
+                ask.task_kind, ask.task_size = NUMPY_INDEX if numpys else INDEX, 1
                 return 0
         pickled = self.dumps(task)
         n = PyBytes_GET_SIZE(pickled)
@@ -63,8 +72,8 @@ cdef class TaskWriter:
             self.room[at] = self.segment.commit_task(at, bytes)
         return self.mapping.base + self.area_at + at * self.area_stride
 
-    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1:
-        """Write indices; false if one of them is no 64-bit int."""
+    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count, bint numpys) except -1:
+        """Write indices; false if one of them is no 64-bit int, or no numpy.int64 if `numpys`."""
         cdef Py_ssize_t k
         cdef int overflow = 0
         cdef object index
@@ -72,6 +81,11 @@ cdef class TaskWriter:
             return False
         for k in range(count):
             index = <object>PyList_GET_ITEM(indices, k)
+            if numpys:
+                if type(index) is not int64:
+                    return False
+                at[k] = index
+                continue
             if not PyLong_CheckExact(index):
                 return False
             at[k] = PyLong_AsLongLongAndOverflow(index, &overflow)

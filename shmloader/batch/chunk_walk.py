@@ -17,7 +17,7 @@ from shmloader.batch.containers import Containers, Holed, Made
 from shmloader.core.batch_tree import (
     ATOMS,
     DEEPEST,
-    Again,
+    MaybeAgain,
     Shell,
     all_of_str,
     is_its_dict,
@@ -57,7 +57,7 @@ class ChunkWalks:
         self.containers.made = {}  # references held here would count as kept: NOTE [ Slot ring ]
         if type(batch) is ExceptionWrapper:  # as a whole, so that the trainer recognises it
             return (None,), [], [batch]
-        walked = walk(batch)
+        walked = walk(batch, True)
         if (
             not made
             and not any(map(_has_attributes, walked[0]))
@@ -168,7 +168,7 @@ class _ChunkWalk:
     def leaf(self, node: Any, elements: Any) -> None:
         before = self.met.setdefault(id(node), len(self.leaves))
         if before < len(self.leaves):
-            self.plan.append((Again, before))
+            self.plan.append((MaybeAgain, before))
         self.plan.append(elements.dtype)
         self.leaves.append(elements)
         self.alive.append(node)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import functools
 import io
+import operator
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,16 +39,20 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
     elements in order: NOTE [ Views ] in layout.pyx.
     """
     buffers: list[pickle.PickleBuffer] = []
+    tensors: dict[int, torch.Tensor] = {}
     file = io.BytesIO()
-    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = _Reducers(functools.partial(_beside, tensors))
     pickler.dump(value)
-    return file.getvalue(), [pickler.tensors.get(id(buffer), buffer) for buffer in buffers]
+    return file.getvalue(), [tensors.get(id(buffer), buffer) for buffer in buffers]
 
 
 def dump_whole(value: Any) -> bytes:
     """Pickle a value, with the bytes of all tensors and arrays in it inside the pickle."""
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=None).dump(value)
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.dispatch_table = _Reducers(_inside)
+    pickler.dump(value)
     return file.getvalue()
 
 
@@ -74,59 +80,86 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-_REDUCERS: Any = collections.ChainMap(EXTRA_REDUCERS, copyreg.dispatch_table)  # live, as multiprocessing's
+_reduce_by_itself = operator.methodcaller(
+    "__reduce_ex__", 5
+)  # what a pickler does with classes that are not in its table
 
 
-class _Pickler(pickle.Pickler):
-    """multiprocessing's pickler with its reducers (for methods, connections, users' classes), except those for
-    tensors."""
+class _Reducers(dict[type, Any]):
+    """The dispatch_table of one pickle: multiprocessing's, except for tensors.
 
-    def __init__(
-        self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None
-    ) -> None:
-        super().__init__(file, protocol, buffer_callback=buffer_callback)
-        self.dispatch_table = _REDUCERS
-        # the elements that travel beside the pickle, by the ids of the buffers that stand for them there
-        self.tensors: dict[int, torch.Tensor] = {}
-        self._beside = buffer_callback is not None
+    pickle asks it for each object, and `__missing__` finds a class's reducer once: then no object costs a call in
+    Python.  Each pickle has its own table, because a reducer may be registered between any two.
 
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return NotImplemented if _has_its_own_way(type(value)) else _reduce_tensor(value, self._buffer_of)
-        if type(value) is numpy.ndarray:
-            return _reduce_array(value)
-        if isinstance(value, torch.UntypedStorage):
-            return _untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
-        if isinstance(value, torch.TypedStorage):
-            return _typed_storage, (value._untyped_storage, value.dtype)
-        return NotImplemented
+    Args:
+        buffer_of: Gives what is pickled for a tensor's elements, and their strides if they may arrive with these.  A
+            table must not hold what holds the table, or tensors would stay until the collector runs.
+    """
 
-    def _buffer_of(self, elements: torch.Tensor) -> tuple[pickle.PickleBuffer, tuple[int, ...] | None]:
-        """What is pickled for a tensor's elements, and their strides if they may arrive with these."""
-        if not self._beside:
-            return pickle.PickleBuffer(_bytes_of(elements)), None
-        elements = elements.resolve_conj().resolve_neg()
-        buffer = pickle.PickleBuffer(bytearray())  # writable, because pickle notes whether it is
-        self.tensors[id(buffer)] = elements
-        return buffer, None if elements.is_contiguous() else elements.stride()
+    def __init__(self, buffer_of: Callable[[torch.Tensor], Any]) -> None:
+        self._buffer_of = buffer_of
+
+    def __missing__(self, kind: type) -> Any:
+        registered = _registered(kind)
+        found: Any
+        if issubclass(kind, torch.Tensor):
+            found = registered if _has_its_own_way(kind) else functools.partial(_reduce_tensor, self._buffer_of)
+        elif kind is numpy.ndarray and pickle.DEFAULT_PROTOCOL < 5:
+            found = functools.partial(_reduce_array, registered or _reduce_by_itself)
+        elif issubclass(kind, torch.UntypedStorage):
+            found = _reduce_untyped_storage
+        elif issubclass(kind, torch.TypedStorage):
+            found = _reduce_typed_storage
+        elif registered is None and issubclass(kind, type):
+            raise KeyError(kind)  # pickle then names the class
+        else:
+            found = registered or _reduce_by_itself
+        self[kind] = found
+        return found
 
 
-def _reduce_array(array: Any) -> Any:
+def _registered(kind: type) -> Any:
+    """The reducer that a user, or torch, has registered for a class, with multiprocessing or with copyreg."""
+    return EXTRA_REDUCERS.get(kind) or copyreg.dispatch_table.get(kind)
+
+
+def _beside(tensors: dict[int, torch.Tensor], elements: torch.Tensor) -> tuple[pickle.PickleBuffer, Any]:
+    """A buffer that stands for a tensor's elements, which travel beside the pickle; they are noted by its id."""
+    elements = elements.resolve_conj().resolve_neg()
+    buffer = pickle.PickleBuffer(bytearray())  # writable, because pickle notes whether it is
+    tensors[id(buffer)] = elements
+    return buffer, None if elements.is_contiguous() else elements.stride()
+
+
+def _inside(elements: torch.Tensor) -> tuple[pickle.PickleBuffer, None]:
+    return pickle.PickleBuffer(_bytes_of(elements)), None
+
+
+def _reduce_array(otherwise: Callable[[Any], Any], array: Any) -> Any:
     """Arrays arrive writable, as from torch's loader.
 
     Beside a pickle, a read-only array would stay read-only.  Protocol 4, which torch's loader uses until Python 3.14,
     makes a new array.
     """
-    if pickle.DEFAULT_PROTOCOL >= 5 or array.flags.writeable or array.dtype.hasobject:
-        return NotImplemented
+    if array.flags.writeable or array.dtype.hasobject:
+        return otherwise(array)
     return array.copy(order="K").__reduce_ex__(5)
 
 
-class _HolePickler(_Pickler):
-    """A _Pickler that leaves holes in place of some parts of a value."""
+def _reduce_untyped_storage(storage: torch.UntypedStorage) -> Any:
+    return _untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage),)
+
+
+def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
+    return _typed_storage, (storage._untyped_storage, storage.dtype)
+
+
+class _HolePickler(pickle.Pickler):
+    """A pickler that leaves holes in place of some parts of a value."""
 
     def __init__(self, file: io.BytesIO, value: Any, parts: list[Any]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=None)
+        super().__init__(file, protocol=5)
+        self.dispatch_table = _Reducers(_inside)
         self._value = value
         self._holes = {id(part): k for k, part in enumerate(parts) if part is not None}  # None occurs in many places
         self._parts = parts
@@ -141,7 +174,7 @@ class _HolePickler(_Pickler):
     def reducer_override(self, value: Any) -> Any:
         if value is self._value and isinstance(value, torch.Tensor):
             return _reduce_around(value, self._parts[0])
-        return super().reducer_override(value)
+        return NotImplemented
 
 
 class _HoleUnpickler(pickle.Unpickler):
@@ -181,10 +214,10 @@ def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _has_its_own_way(kind: type) -> bool:
     """Whether a user has registered a reducer for tensors of this class; torch has registered these two."""
-    return kind not in (torch.Tensor, torch.nn.Parameter) and kind in _REDUCERS
+    return kind not in (torch.Tensor, torch.nn.Parameter) and _registered(kind) is not None
 
 
-def _reduce_tensor(tensor: torch.Tensor, buffer_of: Callable[[torch.Tensor], Any]) -> Any:
+def _reduce_tensor(buffer_of: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
     kind = type(tensor)
     _refuse_non_leaf(tensor)
     if kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__):

@@ -13,13 +13,15 @@ import json
 import struct
 from typing import Any, NamedTuple
 
+import numpy
+
 READY, BEAT, BATCH = 1, 2, 3  # kinds of answers
-NUMBER, NUMBERS, PICKLED = 1, 2, 3  # kinds of tasks
+NUMBER, NUMBERS, PICKLED, NUMPY_NUMBER, NUMPY_NUMBERS = 1, 2, 3, 4, 5  # kinds of tasks
 NO_EPOCH = -(1 << 63)  # no set_epoch()
 
 LONGEST_WORDS = 64 << 20  # bytes beside the payload: an entry's area reserves no more
 LONGEST_STATES = 16 << 10  # of the random generators; a ring's memory for them is as large
-MOST_PLANS = 1024  # that both ends remember
+MOST_KEPT = 1 << 20  # bytes of plans that both ends keep: NOTE [ Kept plans ] in kept.pyx
 
 
 class Ask(NamedTuple):
@@ -65,22 +67,24 @@ class Garbage(Exception):
 
 
 def pack_task(written: int | list[int] | bytes) -> tuple[int, bytes]:
-    """A task as WorkerSide.claim() gives it: its kind, and its bytes."""
+    """A task as WorkerSide.claim() gives it: its kind, and its bytes.  Its indices are int, or all are numpy.int64."""
     if type(written) is bytes:
         return PICKLED, written
     if type(written) is list:
-        return NUMBERS, array.array("q", written).tobytes()
-    return NUMBER, struct.pack("<q", written)
+        is_numpys = len(written) > 0 and type(written[0]) is numpy.int64
+        return NUMPY_NUMBERS if is_numpys else NUMBERS, array.array("q", written).tobytes()
+    return NUMPY_NUMBER if type(written) is numpy.int64 else NUMBER, struct.pack("<q", written)
 
 
 def unpack_task(kind: int, data: bytes) -> Any:
     """What pack_task() packed."""
     if kind == PICKLED:
         return data
-    if kind not in (NUMBER, NUMBERS) or len(data) % 8 or (kind == NUMBER and len(data) != 8):
+    is_one, is_numpys = kind in (NUMBER, NUMPY_NUMBER), kind in (NUMPY_NUMBER, NUMPY_NUMBERS)
+    if not (is_one or is_numpys or kind == NUMBERS) or len(data) % 8 or (is_one and len(data) != 8):
         raise Garbage(f"a task of kind {kind} with {len(data)} bytes")
-    numbers = array.array("q", data).tolist()
-    return numbers[0] if kind == NUMBER else numbers
+    numbers = list(numpy.frombuffer(data, numpy.int64)) if is_numpys else array.array("q", data).tolist()
+    return numbers[0] if is_one else numbers
 
 
 def read_about(data: bytes) -> tuple[str, dict[str, str]]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.core.batch_tree import Assembly
-from shmloader.far.frames import MOST_PLANS, Garbage
+from shmloader.core.batch_tree import Tree
+from shmloader.core.kept import Account, Kept
+from shmloader.far.frames import MOST_KEPT, Garbage
 
 NUMBERS = "biufc"  # kinds of numpy's dtypes whose arrays are leaves; others are pickled
 
@@ -19,8 +20,8 @@ class Layouts:
     """The plans that one far worker has sent, and the layouts that were checked."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, tuple[bytes, list[Any]]] = {}  # by number: the pickle, and the leaves' dtypes
-        self._checked: set[tuple[bytes, int]] = set()
+        self._plans = Kept(Account(MOST_KEPT))  # by number: the pickle, and the leaves' dtypes
+        self._checked = Kept(Account(MOST_KEPT))  # (meta, bytes of the batch)
 
     def check(self, meta: bytes, words: tuple[int, ...], plan: bytes, used: int) -> bytes:
         """Check a batch's description.  Only a new layout is walked through: from batch to batch they repeat.
@@ -38,27 +39,25 @@ class Layouts:
             Garbage: A leaf lies outside, or the plan is not known.
         """
         number = words[0]
-        if plan:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[number] = plan, _dtypes(plan)
-            self._checked.clear()
-        if number not in self._plans:
+        known = (plan, _dtypes(plan)) if plan else self._plans.get(number)
+        if known is None:
             raise Garbage(f"a batch with plan {number}, which it has not sent")
-        known, dtypes = self._plans[number]
-        if (meta, used) not in self._checked:
-            _walk(words, dtypes, used)
-            if len(self._checked) >= MOST_PLANS:
-                self._checked.clear()
-            self._checked.add((meta, used))
-        return known
+        if plan:
+            self._checked.drop()
+            if self._plans.meets(number):  # as the far end does
+                self._plans.keep(number, known, len(plan))
+        if not self._checked.get((meta, used)):
+            _walk(words, known[1], used)
+            if self._checked.meets((meta, used)):
+                self._checked.keep((meta, used), True, len(meta))
+        return known[0]
 
 
 def _dtypes(plan: bytes) -> list[Any]:
     """The dtype of each leaf of a pickled plan."""
     try:
         tokens = pickle.loads(plan)
-        Assembly(tokens).whole()  # as the trainer does, whose error would blame another process
+        Tree(tokens)  # as the trainer does, whose error would blame another process
     except Exception as error:
         raise Garbage(f"a plan that cannot be read ({type(error).__name__}: {error!s:.200})") from None
     leaves = [token for token in tokens if isinstance(token, (torch.dtype, numpy.dtype))]

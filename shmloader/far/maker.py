@@ -24,6 +24,7 @@ from shmloader._torch import default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.batch.exceptions import caught
 from shmloader.core.epoch_counts import EpochCounts
+from shmloader.core.kept import Account, Kept
 from shmloader.core.ring import KEPT
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.worker import WorkerSide
@@ -33,7 +34,7 @@ from shmloader.far.frames import (
     BATCH,
     LONGEST_STATES,
     LONGEST_WORDS,
-    MOST_PLANS,
+    MOST_KEPT,
     NO_EPOCH,
     READY,
     Answer,
@@ -80,7 +81,7 @@ class Maker:
         self._side = WorkerSide(self._segment, False, me, 0, 0)
         self._me = me
         self._epoch = -1
-        self._sent: set[int] = set()  # numbers of plans
+        self._sent = Kept(Account(MOST_KEPT))  # numbers of plans that the stand-in keeps
         self._batched = True
         self.is_kept = False
         try:
@@ -115,11 +116,9 @@ class Maker:
         lease = ring.lend()
         meta = lease.meta()
         number = int.from_bytes(meta[:8], "little", signed=True)
-        plan = b"" if number in self._sent else lease.plan()
-        if plan:
-            if len(self._sent) >= MOST_PLANS:
-                self._sent.clear()
-            self._sent.add(number)
+        plan = b"" if self._sent.get(number) else lease.plan()
+        if plan and self._sent.meets(number):
+            self._sent.keep(number, True, len(plan))
         objects_at, objects_size = lease.objects(0)
         report = lease.reports()[0] if lease.reported else b""
         after = random_states.states() if ask.wants_states else b""

@@ -22,6 +22,7 @@ from hostile import BothSides, entry_at, memory_of, poke
 from scripts import ROOT, run_script
 
 import shmloader
+from shmloader.core.batch_tree import Again, MaybeAgain
 from shmloader.core.ring import ANY, FILLED, SKIPPED
 from shmloader.ring.segment import FIRST_COMMIT, Segment
 from shmloader.worker import loop
@@ -157,11 +158,41 @@ def test_a_plan_that_is_no_tree(tokens: Any) -> None:
             ring.take()
 
 
+SAME: dict[str, tuple[tuple[Any, ...], str]] = {
+    "nothing": (((list, 2), (Again, 0), F32), "leaf that was met before is 0, and may be below 0"),
+    "itself": (((list, 2), F32, (Again, 1)), "leaf that was met before is 1, and may be below 1"),
+    "one before all": (((list, 2), F32, (Again, -1)), "leaf that was met before is -1"),
+    "one after all": (((list, 2), F32, (Again, 1 << 70)), "leaf that was met before is"),
+    "no number": (((list, 2), F32, (Again, "0")), "not supported between"),
+    "with a leaf of its own": (((list, 2), F32, (Again, 0), F32), "length of a plan is 4, and may be at most 3"),
+    "one in a chunk": (((list, 2), F32, (MaybeAgain, 1), F32), "leaf that was met before is 1"),
+    "one in a chunk, without a leaf": (((list, 2), F32, (MaybeAgain, 0)), "index out of range"),
+    "elements in a class": (((list, 2), (torch.nn.Parameter, ("a",)), F32, (Again, 0), None), "object|subscriptable"),
+    "lists in lists": (((list, 1),) * 100_000 + (F32,), "depth of a plan is 502, and may be at most 501"),
+    "a dict without keys": (((dict, 1), F32), "not iterable"),
+    "no pair": (((list, 2, 3), F32), "too many values"),
+    "no tuple": (([list, 1], F32), "token of a plan is"),
+    "no class": ((("list", 1), F32), "_make"),
+}
+
+
+@pytest.mark.parametrize(("tokens", "says"), SAME.values(), ids=SAME)
+def test_a_plan_that_walk_does_not_make(tokens: Any, says: str) -> None:
+    with BothSides() as ring:
+        for _ in range(3):
+            ring.words([0, 1, 4] if F32 in tokens else [], plan(*tokens))
+            with pytest.raises((RuntimeError, IndexError, TypeError, ValueError, AttributeError), match=says):
+                ring.take()
+        ring.fill(BATCH)
+        assert_same(ring.take(), BATCH)
+
+
 def test_a_shorter_slot_of_the_same_description() -> None:
     """What was worked out for a description is believed again only where the batch is as long."""
     with BothSides() as ring:
-        ring.fill(torch.arange(30.0))
-        assert_same(ring.take(), torch.arange(30.0))
+        for _ in range(2):  # it is kept the second time
+            ring.fill(torch.arange(30.0))
+            assert_same(ring.take(), torch.arange(30.0))
         ring.fill(torch.arange(30.0))
         ring.header("used", 100)
         with pytest.raises(RuntimeError, match="place of a batch's leaves is 0, of 120 bytes, and may be in 100 bytes"):
@@ -243,13 +274,13 @@ def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
 
 TASKS = {
     "payload": (99, "task's payload is 99, and may be at most 4"),
-    "task_kind": (3, "task's kind is 3"),
+    "task_kind": (5, "task's kind is 5, and may be 0 to 4"),
     "task_size": (1 << 31, "task's size is"),
 }
 
 
 @pytest.mark.parametrize(("name", "value", "says"), [(name, *rest) for name, rest in TASKS.items()])
-@pytest.mark.parametrize("task", [3, [1, 2], b"pickled"])
+@pytest.mark.parametrize("task", [3, [1, 2], b"pickled", numpy.int64(3), list(numpy.arange(2))], ids=repr)
 def test_a_task_that_was_overwritten(name: str, value: int, says: str, task: Any) -> None:
     with BothSides() as ring:
         ring.trainer.open(0, task)

@@ -168,6 +168,7 @@ RIDING: dict[str, Callable[[], Any]] = {
         "label": 3,
         "more": [tagged(Tagged), tagged(Typed)],
     },
+    "twice": lambda: [made := tagged(Tagged), {"again": made}],
 }
 ODD: dict[str, Callable[[], Any]] = {
     "slots": lambda: noted(tagged(Slotted), mark="m", other=2),
@@ -178,7 +179,6 @@ ODD: dict[str, Callable[[], Any]] = {
     "gradient": lambda: tagged(Tagged).requires_grad_(),
     "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
     "constant parameter": lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
-    "twice": lambda: [made := tagged(Tagged), {"again": made}],
 }
 
 

@@ -55,7 +55,7 @@ def test_so_many_batches_are_asked_for_at_once(in_flight: int) -> None:
         poll.register(link, select.POLLIN)
         waits.append(not poll.poll(200))  # the next one is not asked for
         for k in range(4):
-            plan = b"" if k else PLAN
+            plan = b"" if k > 1 else PLAN  # it is kept the second time
             answer = GOOD._replace(sequence=asked[k], plan=len(plan))
             link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
             if len(asked) < 4:
@@ -90,7 +90,7 @@ def test_a_long_request_waits(sizes: tuple[int, ...], in_flight: int, known: tup
             while len(asked) < known[k]:
                 asked.append(receive_ask(link).sequence)
             waits.append(not poll.poll(200))
-            plan = b"" if k else PLAN
+            plan = b"" if k > 1 else PLAN  # it is kept the second time
             answer = GOOD._replace(sequence=k, plan=len(plan))
             link.send(ANSWER.pack(*answer), words(7, 0, 1, 4), plan, bytes([k] * 4))
         until_gone(link)
