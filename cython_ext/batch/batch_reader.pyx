@@ -8,7 +8,7 @@ import struct
 from itertools import chain
 from pickle import loads
 
-from shmloader.core.batch_tree cimport is_leaf, without_again
+from shmloader.core.batch_tree cimport Tree, is_leaf, without_again
 from shmloader.core.kept cimport EACH_PICKLED, Kept
 from shmloader.core.lease cimport Lease
 from shmloader.core.recipe cimport Recipe, places_of, worked_out
@@ -18,7 +18,7 @@ from shmloader.core.tensors cimport unequal
 import numpy
 import torch
 
-from shmloader.core.batch_tree import Shell, Tree
+from shmloader.core.batch_tree import Shell
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 
@@ -54,7 +54,7 @@ cdef class BatchReader:
         recipe = self.recipe_of(lease, 0)
         table = lease.objects(recipe.end)
         leaves = self.leaves_of(recipe, lease, copy)
-        return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
+        return (<Tree>recipe.build).joined(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, Lease lease, bint copy):
         """The batch, if all chunks have the same structure; otherwise the exception of the first chunk that failed.
@@ -63,7 +63,8 @@ cdef class BatchReader:
         """
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others, order = None
-        cdef object failure = None, build = None
+        cdef object failure = None
+        cdef Tree build = None
         cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
@@ -91,7 +92,7 @@ cdef class BatchReader:
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
         build = whole.build if build is None else build
-        return build(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+        return build.joined(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
 
     cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
         if copy:

@@ -6,3 +6,17 @@ cpdef bint all_of_str(dict node) except -1
 cdef bint is_leaf(object token)                 # whether a plan's token stands for a leaf
 cpdef tuple without_again(tuple plan)
 cpdef list plain_rows(object batch)             # tensors of any classes as plain ones; None where one cannot be one
+
+
+cdef struct cursor:                             # in a plan
+    Py_ssize_t node, leaf, other
+
+
+cdef class Tree:                                # joins the batches of one plan
+    cdef tuple plan
+    cdef set again                              # the numbers of leaves that occur again
+
+    cdef int check(self, cursor *at, int depth) except -1
+    cpdef object joined(self, list leaves, list others)
+    cdef object join(self, cursor *at, list leaves, list others)
+    cdef list several(self, Py_ssize_t count, cursor *at, list leaves, list others)

@@ -136,21 +136,21 @@ cdef class Walk:
         if kind is Tensor:
             if not node.requires_grad and is_dense(node):
                 return self.leaf(node, node)
-        elif is_atom(kind):
-            pass
         elif kind is dict:
             if node and all_of_str(node):
-                return self.parts(node, (dict, tuple(node)), (<dict>node).values(), depth)
+                return self.parts(node, (dict, tuple(node)), node, depth)
         elif kind is list or kind is tuple:
             if node and not all_atoms(node):
                 return self.parts(node, (kind, len(node)), node, depth)
         elif kind is Array:
             if node.dtype.kind in "biufc" and node.dtype.isnative:
                 return self.leaf(node, node)
+        elif is_atom(kind):
+            pass
         elif is_namedtuple(kind):
             return self.parts(node, (kind, len(node)), node, depth)
         elif is_its_dict(kind):
-            return self.parts(node, (kind, tuple(node.__dict__)), node.__dict__.values(), depth)
+            return self.parts(node, (kind, tuple(node.__dict__)), node.__dict__, depth)
         elif is_its_elements(kind):
             elements = plain_elements(node)
             if elements is not None and all_of_str(node.__dict__):
@@ -198,7 +198,11 @@ cdef class Walk:
         return 0
 
     cdef int parts(self, object node, tuple token, object children, int depth) except -1:
-        """Take a container apart; it becomes an object if there is no leaf in it."""
+        """Take a container apart; it becomes an object if there is no leaf in it.
+
+        Args:
+            children: a sequence, or a dict whose values they are.
+        """
         cdef object key = <size_t><void *>node, state
         cdef Py_ssize_t before = len(self.met), nodes = len(self.plan), others = len(self.others), found = self.found
         state = self.met.setdefault(key, LEAFY)
@@ -207,8 +211,12 @@ cdef class Walk:
                 raise MetTwice
             return self.as_object(node)
         self.plan.append(token)
-        for child in children:
-            self.descend(child, depth + 1)
+        if type(children) is dict:
+            for child in (<dict>children).values():
+                self.descend(child, depth + 1)
+        else:
+            for child in children:
+                self.descend(child, depth + 1)
         if self.found == found and not self.apart:
             self.met[key] = BARE
             del self.plan[nodes:], self.others[others:]
@@ -313,18 +321,12 @@ cpdef list plain_rows(object batch):
 # ------------------------------------------------------------------------------------------------ putting together
 
 
-cdef struct cursor:     # in a plan
-    Py_ssize_t node, leaf, other
-
-
 @cython.final
 cdef class Tree:
     """Joins the batches of one plan from their leaves and objects.
 
     A worker may have overwritten the plan, so it is checked here: it must be one tree, no deeper than walk() makes one.
     """
-    cdef tuple plan
-    cdef set again              # the numbers of leaves that occur again
 
     def __init__(self, tuple plan not None):
         cdef cursor at = cursor(0, 0, 0)
@@ -362,7 +364,7 @@ cdef class Tree:
             self.check(at, depth + 1)
         return 0
 
-    def __call__(self, list leaves, list others):
+    cpdef object joined(self, list leaves, list others):
         """The batch.  Other threads may use this tree meanwhile."""
         cdef cursor at = cursor(0, 0, 0)
         return self.join(&at, leaves, others)
@@ -377,7 +379,7 @@ cdef class Tree:
         if type(token) is not tuple:
             at.leaf += 1
             return leaves[at.leaf - 1]
-        kind, what = token
+        kind, what = (<tuple>token)[0], (<tuple>token)[1]
         if kind is dict:
             made = {}
             for name in what:
@@ -414,7 +416,8 @@ cdef class Tree:
     cdef list several(self, Py_ssize_t count, cursor *at, list leaves, list others):
         cdef list made = []
         cdef object token
-        for _ in range(count):
+        cdef Py_ssize_t k
+        for k in range(count):
             token = self.plan[at.node]
             if token is None or type(token) is tuple:
                 made.append(self.join(at, leaves, others))

@@ -472,9 +472,17 @@ def with_views(samples: list[Any]) -> Any:
     }
 
 
+def annotated_views(samples: list[Any]) -> Any:
+    """The collated batch, its tensors once more, and annotations of a shape of their own, which also occur twice."""
+    batch = default_collate(samples)
+    marks = {f"{sample}": [{"box": [k] * (len(f"{sample}") % 4)}] * (k % 3) for k, sample in enumerate(samples)}
+    return {"whole": batch, "views": [*tensors_of(batch)] * 2, "marks": marks, "of": (marks, {"in": [marks]})}
+
+
 COLLATE: dict[str, Any] = {
     "as_list": as_list,
     "as_object": as_object,
     "beside_object": beside_object,
     "with_views": with_views,
+    "annotated_views": annotated_views,
 }

@@ -119,7 +119,10 @@ def deliver_tensors_apart() -> None:
     Delivery.read = lambda self: replaced(read(self), torch.Tensor.clone, lambda value: value)  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(("form", "collate"), [("views", "as_list"), ("tensor", "with_views"), ("pair", "with_views")])
+@pytest.mark.parametrize(
+    ("form", "collate"),
+    [("views", "as_list"), ("tensor", "with_views"), ("pair", "with_views"), ("nested", "annotated_views")],
+)
 def test_views_that_share_no_memory_are_found(form: str, collate: str) -> None:
     program = replace(EPOCH.with_options(num_workers=2), data=Data(form=form), collate=collate)
     assert rules.why_not(program) is None

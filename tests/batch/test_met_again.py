@@ -240,7 +240,7 @@ def test_two_threads_join_batches_of_one_plan() -> None:
     tree = Tree(plan)
 
     def join(k: float) -> Any:
-        return tree([torch.full((2,), k), torch.full((1,), k)], [f"a{k}", f"b{k}"])
+        return tree.joined([torch.full((2,), k), torch.full((1,), k)], [f"a{k}", f"b{k}"])
 
     inner: list[Any] = []
     Setting.joins = lambda: inner.append(join(2.0))
