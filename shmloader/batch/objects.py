@@ -80,9 +80,8 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-_reduce_by_itself = operator.methodcaller(
-    "__reduce_ex__", 5
-)  # what a pickler does with classes that are not in its table
+# What a pickler does with an object whose class is not in its table.
+_reduce_by_itself = operator.methodcaller("__reduce_ex__", 5)
 
 
 class _Reducers(dict[type, Any]):
