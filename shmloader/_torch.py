@@ -180,19 +180,9 @@ def set_worker_info(info: dict[str, Any] | None) -> None:
     _worker._worker_info = None if info is None else WorkerInfo(**info)
 
 
-def worker_info() -> Any:
-    """What `get_worker_info()` returns in this process."""
-    return _worker._worker_info
-
-
 def worker_loop() -> Any:
     """The function that torch's workers run."""
     return getattr(_worker, "_worker_loop", None)
-
-
-def restore_worker_info(info: Any) -> None:
-    """Have it return this again."""
-    _worker._worker_info = info
 
 
 _set_worker_signal_handlers: Any = find(

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
-from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, get_worker_info
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 from shmloader.attributes import attribute
 from shmloader.core.worker import WorkerSide
@@ -63,11 +63,10 @@ class Announced:
         sequence: Its sequence.
     """
 
-    __slots__ = ("__weakref__", "loader", "sequence")
+    __slots__ = ("__weakref__", "sequence")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.loader = get_worker_info()  # stands for it: each worker has one
 
 
 _BATCH: ContextVar[weakref.ref[Announced] | None] = ContextVar("shmloader announced batch", default=None)
@@ -80,8 +79,7 @@ def announced_batch() -> weakref.ref[Announced] | None:
 
 def may_serve(batch: weakref.ref[Announced]) -> bool:
     """Whether data that was read early for a batch may serve the sample that is made now."""
-    announced = batch()
-    return announced is not None and announced.loader is get_worker_info()
+    return batch() is not None
 
 
 def prefetch_of(dataset: Any) -> Prefetch | None:

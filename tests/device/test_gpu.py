@@ -394,7 +394,7 @@ def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
 
 
 class Capture(threading.Thread):
-    """Begins to capture a graph on a stream of its own, and ends when it is told to."""
+    """Begins to capture a graph on a stream of its own.  end() ends the capture."""
 
     def __init__(self) -> None:
         super().__init__()
