@@ -54,6 +54,7 @@ cdef class Steps:
            for the main thread.  For itself, it takes the next batch.  It counts the kept batch at once,
            although the main thread gets that batch later.  A state_dict() has only the number of batches, so a batch
            can be counted only if all batches before it are.
+           The epoch's end is counted in the same way: by that line, which then stands before `raise StopIteration`.
            An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
@@ -110,6 +111,7 @@ cdef class Steps:
     cdef object turn
     cdef unsigned long main             # the thread that runs the handlers of signals
     cdef bint given                     # next() gave it the ready batch, which it has not returned yet
+    cdef EpochCounts ending             # next() gave it the END of this epoch, and it has not raised StopIteration yet
     cdef object unreturned              # a batch that next() gave it, and that another thread has counted; or NOTHING
     cdef public unsigned long beginning # the thread that is in iter(), or 0
 
@@ -122,17 +124,19 @@ cdef class Steps:
 
     @property
     def returning(self) -> bool:
-        """Whether the main thread has a batch of next() that its iterator has not returned yet: NOTE [ One step ], 1.
+        """Whether the main thread has what next() gave, and its iterator has not returned that: NOTE [ One step ], 1.
 
-        Set it to False where nothing but the return follows.
+        Set it to False where nothing but the return, or StopIteration, follows.
         """
-        return self.given or self.unreturned is not nothing
+        return self.given or self.ending is not None or self.unreturned is not nothing
 
     @returning.setter
     def returning(self, bint value):
         if self.main == PyThread_get_thread_ident():    # for another thread, next() has counted the batch
             if self.given:
                 self.count()
+            if self.ending is not None:
+                self.end()
             self.unreturned = nothing
 
     cdef int count(self) except -1:
@@ -142,9 +146,15 @@ cdef class Steps:
         self.ring.current.reading.ready = nothing
         return 0
 
+    cdef int end(self) except -1:
+        """Count the epoch as ended."""
+        self.ending.reading.ended = True
+        self.ending = None
+        return 0
+
     cdef int forget(self) except -1:
         """Drop the batch that was taken and not returned, because the user leaves the epoch."""
-        self.given, self.unreturned = False, nothing
+        self.given, self.ending, self.unreturned = False, None, nothing
         self.ring.current.reading.ready = nothing
         return 0
 
@@ -198,6 +208,8 @@ cdef class Steps:
             fold_rested(time)
             if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
                 if not self.fetch():
+                    if not is_main and self.ending is not None:
+                        self.end()
                     return end
                 self.fill()
             ready = self.ring.current.reading.ready
@@ -268,7 +280,7 @@ cdef class Steps:
                     self.reader.wait()
                     continue
                 if not epoch.is_under_way() and not ring.mapping.closed:
-                    epoch.reading.ended = epoch.is_over()
+                    self.ending = epoch if epoch.is_over() else None
                     return False
                 continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.find_ready()):

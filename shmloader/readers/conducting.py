@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from shmloader.core.handlers import is_handlers
-from shmloader.core.next_batch import Steps
+from shmloader.core.next_batch import END, Steps
 from shmloader.readers.epoch_message import message_of
 from shmloader.readers.host import Host
 from shmloader.resume.epoch import Epoch
@@ -206,5 +206,5 @@ class _AnnouncedSteps:
             if not _is_this_ranks(error):
                 self._iterator._send_failed_here(error)
             raise
-        self._iterator._send_over()
+        self._iterator._send_over(batch is END and not self._iterator._delivery.closed)
         return batch

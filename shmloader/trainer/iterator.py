@@ -305,6 +305,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._shutdown_workers()
             else:
                 self._ring.slots.rest()
+            self._steps.returning = False  # no call follows
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             self._raise(batch)

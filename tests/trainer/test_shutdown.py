@@ -422,7 +422,9 @@ if __name__ == "__main__":
         os.kill(worker, signal.SIGTERM)
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(1)  # until the trainer's has been sent; otherwise this would show nothing
-        with open("FIFO", "w"): os._exit(0)
+        with open("FIFO", "w"):  # a second spawn, on a busy machine, must not wait for ever
+            while os.path.exists(f"/proc/{worker}"): time.sleep(0.01)
+            os._exit(0)
     os.write(writes, b"!")
     time.sleep(60)
 """.replace("START", start).replace("FIFO", str(tmp_path / "fifo")),

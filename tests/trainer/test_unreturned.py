@@ -186,6 +186,26 @@ def test_a_batch_that_is_none_comes_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert list(iterator) == [None, None]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_end_counts_when_the_loop_has_it(persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shmloader.trainer.iterator.warn_if_all_dropped
+
+    def raising(*given: Any) -> None:
+        monkeypatch.setattr(shmloader.trainer.iterator, "warn_if_all_dropped", real)
+        raise KeyboardInterrupt
+
+    with shmloader.DataLoader(range(4), batch_size=2, num_workers=1, persistent_workers=persistent) as loader:  # type: ignore[arg-type]
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1] and next(iterator).tolist() == [2, 3]
+        monkeypatch.setattr(shmloader.trainer.iterator, "warn_if_all_dropped", raising)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert loader.state_dict()["batches"] == 2, "the loop has not seen the end: the place is behind the last batch"
+        assert next(iterator, "the end") == "the end"
+        assert (loader.state_dict()["batches"], loader.state_dict()["epoch"]) == (0, 1)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
 def test_a_new_epoch_begins_with_its_own_first_batch(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(loader)
     next(iterator)
