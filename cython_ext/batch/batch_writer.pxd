@@ -1,6 +1,8 @@
 # cython: language_level=3
 """Writes a worker's batches into its payloads.  batch_writer.pyx describes the layout."""
 
+from libc.stdint cimport uint64_t
+
 from shmloader.core.kept cimport Kept
 from shmloader.core.tensors cimport elements
 from shmloader.core.worker cimport WorkerSide
@@ -17,6 +19,7 @@ cdef class Writer:
     cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
     cdef bint apart                     # a chunk's tensors must not lie in the slot, although its rows do
     cdef bint converts, is_known        # batches do not have all that was collated for them; or this is not known yet
+    cdef uint64_t room_at               # address of what room() returned last
     cdef unsigned long thread           # the one that claims and publishes
 
     cdef bint may_write(self) noexcept

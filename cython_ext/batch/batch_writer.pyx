@@ -201,7 +201,7 @@ cdef class Writer:
         bytes = len(batch) * row.bytes
         room = self.room(bytes, first.dtype, (len(batch), *shape))
         out = room if rows is batch else of_its_class(batch[0], room)
-        if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
+        if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), self.room_at):
             return out
         for tensor in batch:
             if not isinstance(tensor, Tensor):  # torch has its own error for it
@@ -209,13 +209,23 @@ cdef class Writer:
         return torch_stack(batch, 0, out=out)
 
     cdef object room(self, Py_ssize_t bytes, object dtype, tuple shape):
-        """A tensor for a leaf that is about to be collated, in the payload.  Not in chunks, where offsets must agree."""
+        """A tensor for a leaf that is about to be collated, in the payload.  Not in chunks, where offsets must agree.
+
+        Its address is in `room_at`.
+        """
         cdef Part part
+        cdef Py_ssize_t at
+        cdef object out
         if self.converts and bytes <= SMALL:
-            return empty(shape, dtype=dtype, device="cpu")
+            out = empty(shape, dtype=dtype, device="cpu")
+            self.room_at = out.data_ptr()
+            return out
         if bytes < PART:
-            return tensor_over(self.ring.buffer(), dtype, self.ring.allocate(bytes), shape)
+            at = self.ring.allocate(bytes)
+            self.room_at = self.ring.address(at)
+            return tensor_over(self.ring.buffer(), dtype, at, shape)
         part = self.ring.part(bytes)
+        self.room_at = <uint64_t>part.data
         about_to_write(self.ring, part.at, bytes)
         return tensor_over(part, dtype, 0, shape)
 
@@ -310,7 +320,7 @@ cdef class Writer:
         cdef object room, out
         if not self.rows:
             out = self.room(count * bytes, dtype, shape)
-            copy_rows(out.data_ptr(), rows, count, bytes)
+            copy_rows(self.room_at, rows, count, bytes)
             return out
         at = self.ring.allocate(self.rows * bytes)
         start = at + self.row * bytes
