@@ -130,7 +130,7 @@ cdef class Walk:
     cdef bint apart
 
     cdef int descend(self, object node, int depth) except -1:
-        cdef object kind = type(node)
+        cdef object kind = type(node), dtype
         if depth > deepest:
             raise RecursionError
         if kind is Tensor:
@@ -143,17 +143,19 @@ cdef class Walk:
             if node and not all_atoms(node):
                 return self.parts(node, (kind, len(node)), node, depth)
         elif kind is Array:
-            if node.dtype.kind in "biufc" and node.dtype.isnative:
+            dtype = node.dtype
+            if dtype.kind in "biufc" and dtype.isnative and dtype.metadata is None:   # which == does not compare
                 return self.leaf(node, node)
         elif is_atom(kind):
             pass
         elif is_namedtuple(kind):
             return self.parts(node, (kind, len(node)), node, depth)
         elif is_its_dict(kind):
-            return self.parts(node, (kind, tuple(node.__dict__)), node.__dict__, depth)
+            if is_plain(node.__dict__):
+                return self.parts(node, (kind, tuple(node.__dict__)), node.__dict__, depth)
         elif is_its_elements(kind):
             elements = plain_elements(node)
-            if elements is not None and all_of_str(node.__dict__):
+            if elements is not None and is_plain(node.__dict__):
                 return self.tensor(node, elements, depth)
         return self.as_object(node)
 
@@ -236,6 +238,11 @@ cpdef bint all_of_str(dict node) except -1:
     return True
 
 
+cdef bint is_plain(object state) except -1:
+    """Whether an instance's __dict__ is a plain dict with plain names: others are equal to these, and not the same."""
+    return type(state) is dict and all_of_str(state)
+
+
 cdef bint all_atoms(object node) except -1:
     for child in node:
         if not is_atom(type(child)):
@@ -252,10 +259,13 @@ cdef bint is_registered(object kind) except -1:
 def is_namedtuple(kind):
     """A class of collections.namedtuple or typing.NamedTuple, which is pickled in their way."""
     return (
-        issubclass(kind, tuple)
+        type(kind) is type      # a metaclass may call two classes equal
+        and issubclass(kind, tuple)
         and kind.__bases__ == (tuple,)
         and hasattr(kind, "_fields")
         and hasattr(kind, "_make")
+        and kind.__iter__ is tuple.__iter__     # pickle asks it for the fields
+        and kind.__len__ is tuple.__len__
         and "__reduce__" not in vars(kind)
         and "__reduce_ex__" not in vars(kind)
         and not is_registered(kind)

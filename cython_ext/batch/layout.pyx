@@ -14,7 +14,8 @@ memory of one mask.  Written out in full, a mask of 1 MB would take 1 GB in a ba
        another leaf too is written out.
     3. The reader sees from the places of the leaves which of them overlap.  It makes one storage for those, as torch
        has.  A copy of the batch copies the storage once.
-    4. Tensors whose storage is the same, but whose bytes do not overlap, arrive apart.
+    4. Tensors whose storage is the same, but whose bytes do not overlap, arrive apart.  So do those that overlap with
+       different storages, as from torch: two tensors over one array, which torch.as_tensor(array) makes.
     5. Rows of a chunk are written out, because other workers write the other rows, and may see no overlap.
 """
 
@@ -105,6 +106,10 @@ cdef int settle(list cluster, list leaves, elements *of, list found) except -1:
         for k in cluster:
             found[k] = False if type(leaves[k]) is not Tensor else None
     if not tensors:
+        return 0
+    if len(tensors) > 1 and len({leaves[k].untyped_storage()._cdata for k in tensors}) > 1:
+        for k in tensors:
+            found[k] = False
         return 0
     first = min([of[k].address for k in tensors])
     last = max([of[k].address + <uint64_t>of[k].span for k in tensors])

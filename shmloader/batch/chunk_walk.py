@@ -116,8 +116,8 @@ class _ChunkWalk:
             self.parts((Shell, len(made.parts)), made.parts)
         elif isinstance(node, torch.Tensor):
             self.tensor(node)
-        elif kind is numpy.ndarray and node.dtype.kind in "biufc" and node.dtype.isnative:
-            self.leaf(node, node)
+        elif kind is numpy.ndarray and node.dtype.kind in "biufc" and (node.dtype.isnative or objects.IN_NATIVE_ORDER):
+            self.leaf(node, node if node.dtype.isnative else node.astype(node.dtype.newbyteorder("=")))
         elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
             self.plan.append(None)
             self.others.append(node)

@@ -80,6 +80,10 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
+# Whether torch's loader delivers new arrays, writable and in the machine's byte order.  Protocol 4 makes such, which
+# pickle uses by default until Python 3.14.
+IN_NATIVE_ORDER = pickle.DEFAULT_PROTOCOL < 5
+
 # What a pickler does with an object whose class is not in its table.
 _reduce_by_itself = operator.methodcaller("__reduce_ex__", 5)
 
@@ -103,8 +107,8 @@ class _Reducers(dict[type, Any]):
         found: Any
         if issubclass(kind, torch.Tensor):
             found = registered if _has_its_own_way(kind) else functools.partial(_reduce_tensor, self._buffer_of)
-        elif kind is numpy.ndarray and pickle.DEFAULT_PROTOCOL < 5:
-            found = functools.partial(_reduce_array, registered or _reduce_by_itself)
+        elif kind is numpy.ndarray and registered is None and IN_NATIVE_ORDER:
+            found = _reduce_array
         elif issubclass(kind, torch.UntypedStorage):
             found = _reduce_untyped_storage
         elif issubclass(kind, torch.TypedStorage):
@@ -134,14 +138,16 @@ def _inside(elements: torch.Tensor) -> tuple[pickle.PickleBuffer, None]:
     return pickle.PickleBuffer(_bytes_of(elements)), None
 
 
-def _reduce_array(otherwise: Callable[[Any], Any], array: Any) -> Any:
-    """Arrays arrive writable, as from torch's loader.
+def _reduce_array(array: Any) -> Any:
+    """Arrays arrive writable and in the machine's byte order, as from torch's loader.
 
-    Beside a pickle, a read-only array would stay read-only.  Protocol 4, which torch's loader uses until Python 3.14,
-    makes a new array.
+    Beside a pickle, a read-only array would stay read-only, and a big-endian one big-endian.  Protocol 4, which torch's
+    loader uses until Python 3.14, makes a new array.
     """
+    if not array.dtype.isnative:
+        return array.__reduce_ex__(4)
     if array.flags.writeable or array.dtype.hasobject:
-        return otherwise(array)
+        return array.__reduce_ex__(5)
     return array.copy(order="K").__reduce_ex__(5)
 
 
