@@ -15,7 +15,7 @@ memory of one mask.  Written out in full, a mask of 1 MB would take 1 GB in a ba
     3. The reader sees from the places of the leaves which of them overlap.  It makes one storage for those, as torch
        has.  A copy of the batch copies the storage once.
     4. Tensors whose storage is the same, but whose bytes do not overlap, arrive apart.  So do those that overlap with
-       different storages, as from torch: two tensors over one array, which torch.as_tensor(array) makes.
+       different storages, as from torch: default_convert makes two such of an array that comes twice.
     5. Rows of a chunk are written out, because other workers write the other rows, and may see no overlap.
 """
 
