@@ -43,8 +43,7 @@ def train(config: dict[str, Any]) -> None:
         batch_size=16,
         shuffle=True,
         num_workers=1,
-        multiprocessing_context="spawn",  # Ray's threads run in this process, and a template forks beside none
-        template=True,
+        multiprocessing_context="forkserver",  # Ray's threads run in this process, so nothing may be forked from it
         sample_seeds=True,  # the noise of a point does not depend on who makes it
     )
     loader = shmloader.ray.prepare_data_loader(loader)

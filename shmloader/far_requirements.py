@@ -36,7 +36,7 @@ def check_far_workers(loader: Any, options: Options) -> None:
         raise ValueError(
             "far_workers cannot go with multiprocessing_context='fork', because Ray runs threads in this process, and "
             "a process that is forked beside threads may wait for ever for a lock. Leave multiprocessing_context out: "
-            "workers are forked from a template process, which has no threads."
+            "then workers start by a fork server, which has no threads."
         )
     count = loader.num_workers
     if not isinstance(count, WorkerCount) or count - count.local != options.far_workers.num:

@@ -97,19 +97,17 @@ def stand_in(
     paper: Paper | None,
     outlives: bool,
     door: Door,
-    arguments: dict[str, Any],
 ) -> None:
     """Be worker number `worker_id`, whose work a far worker does.
 
     Args:
-        segment, spin, worker_id, life, first, paper, outlives, arguments: As in worker/loop.py.
+        segment, spin, worker_id, life, first, paper, outlives: As in worker/loop.py.
         door: Where the far worker knocks.
     """
     begin(segment.trainer, outlives)
     _torch.set_worker_signal_handlers()
     if outlives:
         outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
-    arguments.clear()  # a template's child has the dataset, and does not need it
     gc.freeze()
     _torch.set_thread_name("pt_data_worker")
     if paper is not None:

@@ -62,7 +62,7 @@ def prepare_data_loader(
         RuntimeError: This is no training worker of Ray Train.
 
     Example:
-        >>> loader = shmloader.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4, template=True)
+        >>> loader = shmloader.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4, schedule="steal")
         >>> loader = shmloader.ray.prepare_data_loader(loader)
         >>> loader.set_epoch(epoch)
     """

@@ -19,7 +19,6 @@ from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.worker_starts import not_started
 
 SECRET = 32  # bytes
-NEEDLESS = ("dataset", "collate_fn", "init_fn", "pool", "left")  # of a worker's arguments, to a stand-in
 
 
 class FarWorkerSet(WorkerSet):
@@ -71,8 +70,6 @@ class FarWorkerSet(WorkerSet):
                 self._doors.append(door)
             with let_through():  # to pickle the dataset may take long
                 self._session = far.begin([door.ticket for door in self._doors], arguments)
-        if not self._local:  # nobody on this machine needs what takes long to unpickle
-            arguments = {**arguments, **dict.fromkeys(NEEDLESS)}
         super().start(count, spin, arguments)
         self._session.wait()
 
@@ -81,9 +78,8 @@ class FarWorkerSet(WorkerSet):
             return super()._process(index, first)
         door = self._door(index)
         door.forget_note()
-        arguments = (
-            self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, door, self._arguments
-        )  # fmt: skip
+        # without self._arguments: a stand-in needs no dataset, so none is pickled for it
+        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, door
         self._lives += 1
         worker: BaseProcess = self._context.Process(target=stand_in, args=arguments, daemon=True)
         return worker

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import weakref
 from typing import Any
+
+import torch
 
 from shmloader.core.trainer import TrainerSide
 from shmloader.far_workers import local_workers
@@ -11,7 +14,6 @@ from shmloader.options import Options
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of
 from shmloader.trainer.far_worker_set import FarWorkerSet
-from shmloader.trainer.templates import context_of
 from shmloader.trainer.worker_set import WorkerSet
 
 
@@ -26,7 +28,7 @@ def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, 
         segment: The ring's memory.
     """
     timeout, respawn, reissue = iterator._timeout, options.respawns, not iterator._streams
-    context, outlives = context_of(loader, options), options.workers_outlive_signals
+    context, outlives = _context_of(loader, options), options.workers_outlive_signals
     if options.far_workers is None:
         return WorkerSet(context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=outlives)
     account = account_of(loader)
@@ -43,3 +45,13 @@ def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, 
     )
     account.note_nodes = weakref.WeakMethod(far.note_nodes)
     return far
+
+
+def _context_of(loader: Any, options: Options) -> Any:
+    """What starts the workers of a loader: multiprocessing, or a context of it."""
+    context = loader.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing
+    if options.far_workers is not None and getattr(context, "get_start_method", str)() == "fork":
+        return multiprocessing.get_context("forkserver")  # their engine runs threads in this process
+    return context

@@ -11,7 +11,7 @@ from engine import Here
 
 import shmloader
 
-DRAWN = Drawn()  # one for most tests, so that they share a template process
+DRAWN = Drawn()
 
 
 def batches(local: int, far: int, *, dataset: Any = None, epochs: int = 1, **options: Any) -> list[Any]:

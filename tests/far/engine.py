@@ -7,11 +7,9 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
 from multiprocessing import connection, get_context
 from typing import Any
 
-import shmloader
 from shmloader.far.facts import facts
 from shmloader.far.maker import end_process, serve
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
@@ -22,21 +20,6 @@ CONTEXT = get_context("forkserver")  # its server imports torch, and the process
 def work(ticket: Ticket, pickled: bytes) -> None:
     """What a far worker's process does."""
     serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
-
-
-def kept_templates(dataset: Any, *local: int) -> Iterator[None]:
-    """Keep template processes for all tests of a module, because each would start one in seconds.
-
-    Args:
-        dataset: Of loaders with local workers.
-        local: 0: keep the template of stand-ins alone, whatever their dataset is.  1: the dataset's, for local workers.
-    """
-    loaders: list[Any] = [shmloader.DataLoader(dataset, num_workers=each, far_workers=Here(1)) for each in local]
-    for loader in loaders:
-        next(iter(loader))
-    yield
-    for loader in loaders:
-        loader.close()
 
 
 class Here(FarWorkers):

@@ -41,7 +41,7 @@ class Numbers(Dataset[int]):
         return index
 
 
-DATASET = Numbers()  # one for all, so that they share a template process
+DATASET = Numbers()
 
 
 class Admitting(threading.Thread):

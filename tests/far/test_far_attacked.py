@@ -18,7 +18,7 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate
-from engine import CONTEXT, Here, kept_templates
+from engine import CONTEXT, Here
 from pretended import PLAN, Pretending, until_gone, words
 from torch.utils.data import Dataset, get_worker_info
 
@@ -276,12 +276,7 @@ def test_a_layout_in_another_order_is_let_through() -> None:
         assert Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), PLAN, 4) == PLAN
 
 
-NUMBERS = Counted()  # one for all, so that they share a template process
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(NUMBERS, 0)
+NUMBERS = Counted()
 
 
 def claims(facts: bytes) -> Callable[[Link], None]:

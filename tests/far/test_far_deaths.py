@@ -16,18 +16,11 @@ import pytest
 from compared import DRAWN, batches
 from conftest import HANGS, assert_same, seed_all
 from drawn import Drawn
-from engine import Here, kept_templates
+from engine import Here
 
 import shmloader
-from shmloader.options import Options
 from shmloader.trainer.far_worker_set import FarWorkerSet
-from shmloader.trainer.templates import context_of
 from shmloader.trainer.watch import runs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(DRAWN, 0, 1)
 
 
 def until_an_error(loader: Any) -> RuntimeError:
@@ -194,8 +187,6 @@ def test_no_worker_is_forked_from_this_process() -> None:
         iterator = iter(loader)
         parents = {psutil.Process(worker.pid).ppid() for worker in iterator._workers}
         assert len(iterator._workers) == 2 and len(parents) == 1 and os.getpid() not in parents
-        plain = context_of(loader, Options.of(loader))._plain  # if the template cannot fork them
-        assert plain.get_start_method() == "spawn"
 
 
 def test_a_stand_in_that_waits_leaves_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from compared import DRAWN
-from engine import Here, kept_templates
+from engine import Here
 
 import shmloader
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.screen import cells
 from shmloader.commands.top.view import Watched
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(DRAWN, 1)
 
 
 def test_batches_that_wait_there_are_no_work() -> None:

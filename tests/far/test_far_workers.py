@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import os
+import pathlib
 from typing import Any
 
 import numpy
-import psutil
 import pytest
 import torch
 from compared import DRAWN, batches
 from conftest import assert_same, iterate, seed_all
 from drawn import Drawn
-from engine import Here, kept_templates
+from engine import Here
 from torch.utils.data import Dataset
 
 import shmloader
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(DRAWN, 0, 1)
 
 
 def ragged(samples: list[Any]) -> list[Any]:
@@ -29,12 +24,35 @@ def ragged(samples: list[Any]) -> list[Any]:
     return [{"rows": torch.arange(len(each["name"])), "name": each["name"], "when": {1, 2}} for each in samples]
 
 
-def test_loaders_with_far_workers_alone_share_a_template_whatever_their_datasets() -> None:
-    before = {child.pid for child in psutil.Process().children()}
-    for length in (5, 6):
-        with shmloader.DataLoader(Drawn(length), batch_size=4, far_workers=Here(1)) as loader:
-            assert sum(len(batch["name"]) for batch in loader) == length
-            assert not {child.pid for child in psutil.Process().children()} - before
+class Witness(Drawn):
+    """Leaves a file for each process that unpickles it, and counts how often this process pickles it."""
+
+    pickled = 0
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __getstate__(self) -> dict[str, Any]:
+        Witness.pickled += 1
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        (self.folder / str(os.getpid())).touch()
+
+
+@pytest.mark.parametrize("local", [0, 1])
+def test_a_stand_in_is_not_sent_the_dataset(local: int, tmp_path: pathlib.Path) -> None:
+    """It is pickled once for the far workers, and once more if there are local ones."""
+    far, before = Here(2), Witness.pickled
+    with shmloader.DataLoader(Witness(tmp_path), batch_size=4, num_workers=local, far_workers=far) as loader:
+        iterator = iter(loader)
+        assert far.session is not None
+        makers = {worker.pid for worker in iterator._workers[:local]} | {each.pid for each in far.session.processes}
+        list(iterator)
+    assert {int(each.name) for each in tmp_path.iterdir()} == makers
+    assert Witness.pickled - before == 1 + local
 
 
 SPLITS = pytest.mark.parametrize(("local", "far"), [(1, 2), pytest.param(0, 3, marks=pytest.mark.long)])
@@ -43,8 +61,14 @@ SPLITS = pytest.mark.parametrize(("local", "far"), [(1, 2), pytest.param(0, 3, m
 @SPLITS
 @pytest.mark.parametrize(
     "options",
-    [{}, {"schedule": "steal"}, {"sample_seeds": True}, {"on_worker_death": "respawn"}],
-    ids=["round robin", "steal", "sample seeds", "respawn"],
+    [
+        {},
+        {"schedule": "steal"},
+        {"sample_seeds": True},
+        {"on_worker_death": "respawn"},
+        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
+    ],
+    ids=["round robin", "steal", "sample seeds", "respawn", "spawned"],
 )
 def test_batches_are_those_of_local_workers(local: int, far: int, options: dict[str, Any]) -> None:
     same_worker = "schedule" not in options  # with stealing, a sample cannot know who makes it

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine import Here, kept_templates
+from engine import Here
 from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, receive_ask, until_gone, words
 from torch.utils.data import Dataset
 
@@ -25,11 +25,6 @@ from shmloader.far.frames import (
     pack_task,
 )
 from shmloader.far.link import Link
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(DATASET, 0)
 
 
 @pytest.fixture

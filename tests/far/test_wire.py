@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
-from engine import Here, kept_templates
+from engine import Here
 from pretended import DATASET, GOOD, PLAN, SECRET, Admitting, Pretending, is_ready, until_gone, words
 
 import shmloader
@@ -39,11 +39,6 @@ def door() -> Iterator[Door]:
     yield made
     made.close()
     made.close_note()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _template() -> Iterator[None]:
-    yield from kept_templates(DATASET, 0)
 
 
 def connected(ticket: Ticket) -> socket.socket:

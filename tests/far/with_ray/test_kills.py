@@ -121,7 +121,7 @@ def soak(schedule: str, kills: int, killer_of: Any) -> None:
     """Go through epochs until enough was killed, and compare every batch with that of local workers."""
     stealing = schedule == "steal"
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "persistent_workers": True, "schedule": schedule}
-    local = {"num_workers": 1 if stealing else FAR + 1, "multiprocessing_context": "spawn", "template": True}
+    local = {"num_workers": 1 if stealing else FAR + 1, "multiprocessing_context": "forkserver"}
     dataset = Long(4 * BATCHES)
     killer: Killer | None = None
     epoch, ends = 0, time.monotonic() + MOST

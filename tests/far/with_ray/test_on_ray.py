@@ -42,7 +42,7 @@ def nothing_left() -> Iterator[None]:
 def batches(local: int, far: Any = None, *, dataset: Any = None, epochs: int = 1, **options: Any) -> list[Any]:
     seed_all()
     if far is None:
-        options.update(multiprocessing_context="spawn", template=True)
+        options.update(multiprocessing_context="forkserver")
     options = {"batch_size": 4, "shuffle": True, "num_workers": local, "far_workers": far, **options}
     got = []
     with shmloader.DataLoader(Drawn() if dataset is None else dataset, **options) as loader:
@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_trainer_that_was_killed(cluster: Any, number: sign
     with trainer:
         assert trainer.stdout is not None and trainer.stdout.readline() == b"going\n"
         born = psutil.Process(trainer.pid).children(recursive=True)
-        assert len(actors()) == 2 and len(born) >= 4  # the template, a worker and two stand-ins
+        assert len(actors()) == 2 and len(born) >= 4  # the fork server, a worker and two stand-ins
         trainer.send_signal(number)
         trainer.wait(60)
     assert until(lambda: not any(each.is_running() and each.status() != "zombie" for each in born))

@@ -56,8 +56,7 @@ MADE: dict[str, Any] = {
     "persistent_workers": True,
     "schedule": "steal",
     "on_worker_death": "respawn",
-    "multiprocessing_context": "spawn",
-    "template": True,
+    "multiprocessing_context": "forkserver",
 }
 
 
@@ -69,7 +68,7 @@ def train(config: dict[str, Any]) -> None:
     else:
         with shmloader.patch_torch():
             loader = ray.train.torch.prepare_data_loader(loader)
-    kept = {name: getattr(loader, name) for name in ("prefetch_factor", "persistent_workers", "schedule", "template")}
+    kept = {name: getattr(loader, name) for name in ("prefetch_factor", "persistent_workers", "schedule")}
     folder = pathlib.Path(config["folder"])
     state = folder / "state.json"
     loader.set_epoch(5)
