@@ -65,7 +65,7 @@ def memory(what: str, megabytes: int, workers: int, ranks: int, start_method: st
         megabytes: About how large the dataset's pickle is.
         workers: Of each rank.
         ranks: How many processes train on it, each with all samples.
-        start_method: Of the workers; "template" is spawn with a template process.
+        start_method: Of the workers.
 
     Returns:
         memory: bytes of all processes together (proportional set size).  A page that several map counts once.
@@ -101,10 +101,8 @@ def _rank(
     if what == "frozen":
         shmloader.freeze(dataset)
     froze = time.perf_counter() - began
-    template = start_method == "template"
-    context = "spawn" if template else start_method
     loader = shmloader.DataLoader(
-        dataset, BATCH, shuffle=True, num_workers=workers, multiprocessing_context=context, template=template
+        dataset, BATCH, shuffle=True, num_workers=workers, multiprocessing_context=start_method
     )
     began = time.perf_counter()
     batches = iter(loader)

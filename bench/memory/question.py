@@ -30,8 +30,8 @@ class Memory(Question):
         parser.add_argument(
             "--start-methods",
             nargs="+",
-            choices=[*METHODS, "template"],
-            default=["fork", "template"],
+            choices=METHODS,
+            default=["fork", "forkserver"],
             help="of workers",
         )
 

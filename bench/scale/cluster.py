@@ -103,7 +103,7 @@ def measured(plan: Plan, far: SlowNetwork | None) -> tuple[float, Plan]:
     dataset = Sleeping(plan.making / SAMPLES, int(plan.batch_bytes) // SAMPLES, slow, plan.slow_factor)
     kind: dict[str, Any] = {"far_workers": far}
     if far is None:  # with far workers that is how it is anyway
-        kind = {"multiprocessing_context": "spawn", "template": True}
+        kind = {"multiprocessing_context": "forkserver"}
     loader = shmloader.DataLoader(
         dataset,
         SAMPLES,

@@ -59,7 +59,7 @@ def start(way: str, megabytes: int, workers: int, restarts: int) -> dict[str, An
     """Iterate over short epochs, each of which starts workers.
 
     Args:
-        way: "fork", "forkserver", "spawn"; "template", which is spawned; "template, frozen"; ARENA.
+        way: "fork", "forkserver", "spawn"; "forkserver, frozen"; ARENA.
         megabytes: Of the dataset, about.
         workers: How many.
         restarts: Epochs after the first one.
@@ -89,13 +89,11 @@ def start(way: str, megabytes: int, workers: int, restarts: int) -> dict[str, An
 
 
 def _loader(dataset: Any, way: str, workers: int, **options: Any) -> Any:
-    template = way.startswith("template")
     return shmloader.DataLoader(
         dataset,
         batch_size=BATCH,
         num_workers=workers,
-        multiprocessing_context="spawn" if template else way,
-        template=template,
+        multiprocessing_context=way.partition(",")[0],
         **options,
     )
 

@@ -1,4 +1,4 @@
-"""The time that workers take to start: by fork, fork server, spawn and template; small and large datasets."""
+"""The time that workers take to start: by fork, fork server and spawn; small and large datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.core.spread import shown, spread
 from bench.start.measure import ARENA
 
 # By way, seconds that workers take to start, about.
-WAYS = {"fork": 0.3, "forkserver": 6.0, "spawn": 6.0, "template": 3.0, "template, frozen": 3.0, ARENA: 3.0}
+WAYS = {"fork": 0.3, "forkserver": 6.0, "forkserver, frozen": 3.0, "spawn": 6.0, ARENA: 3.0}
 MOMENTS = {
     "first": "first epoch: first batch",
     "first_cpu": "first epoch: processor time",
@@ -30,7 +30,7 @@ MOMENTS = {
 
 class Start(Question):
     name = "start"
-    asks = "how long do workers take to start, by fork, fork server, spawn and template?"
+    asks = "how long do workers take to start, by fork, fork server and spawn?"
     more = "Epochs of 320 samples, whose workers do not persist; a dataset of paths.  Writes start.json."
     rounds = 3
 
@@ -52,7 +52,7 @@ class Start(Question):
                 {"case": _case(megabytes, workers), "subject": way},
                 "bench.start.measure:start",
                 {"way": way, "megabytes": megabytes, "workers": workers, "restarts": given.restarts},
-                WAYS[way] * (1 if way.startswith("template") or way == ARENA else 2 + 2 * given.restarts),
+                WAYS[way] * (1 if way in ("forkserver, frozen", ARENA) else 2 + 2 * given.restarts),
                 given.timeout,
                 failure=missing(("spdl.pipeline",)) if way == ARENA else "",
             )

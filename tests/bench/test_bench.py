@@ -97,9 +97,9 @@ def test_start_measures_each_way(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # rich breaks words of headings where there is less room
     arguments = ["start", "--rounds", "1", "--restarts", "1", "--workers", "1", "--megabytes", "0"]
-    assert main([*arguments, "--ways", "fork", "template", "--into", str(tmp_path)]) == 0
+    assert main([*arguments, "--ways", "fork", "forkserver, frozen", "--into", str(tmp_path)]) == 0
     ways = json.loads((tmp_path / "start.json").read_text())["summary"]["small, 1 workers"]
-    assert set(ways) == {"fork", "template"} and all(each["next"]["median"] > 0 for each in ways.values())
+    assert set(ways) == {"fork", "forkserver, frozen"} and all(each["next"]["median"] > 0 for each in ways.values())
     out = capsys.readouterr().out
     assert "further" in out and "killed worker:" in out
 
