@@ -28,7 +28,6 @@ if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or
     from shmloader.readers.group import leave, leave_in_del, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.sample_pool import pool_of
-    from shmloader.trainer.templates import end_template
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -135,16 +134,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
             `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
-            how many there are in all.  Local workers and what receives far batches are forked from a template process.
-            Needs a map-style dataset that can be pickled.  See docs/far-workers.md.
-
-        template: Whether one process, the template, imports torch, unpickles the dataset, and forks all workers
-            (default False: each spawned worker does both).  Loaders over one dataset share it.  It lives as long as one
-            of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a second.
-            Workers share what the dataset opens while it is unpickled: open files in `__getitem__` or in
-            `worker_init_fn`.  If modules start threads in the template, workers start as without it, and a
-            RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and does nothing without
-            workers.  See docs/how-workers-start.md.
+            how many there are in all.  Local workers, and the processes that receive far batches, start by a fork
+            server unless `multiprocessing_context` is spawn.  Needs a map-style dataset that can be pickled.  See
+            docs/far-workers.md.
 
         readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
             draws the indices and has the workers.  The others read the batches in its memory.  No rank sees another
@@ -189,7 +181,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     look_ahead: int | None = None
     detail = False
     far_workers: Any = None
-    template = False
     readers: Any = None
 
     def __init__(
@@ -231,7 +222,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         look_ahead: int | None = None,
         detail: bool = False,
         far_workers: Any = None,
-        template: bool = False,
         readers: Any = None,
     ) -> None:
         options = Options(
@@ -254,7 +244,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             look_ahead=look_ahead,
             detail=detail,
             far_workers=far_workers,
-            template=template,
             readers=readers,
         )
         options.give_to(self)
@@ -507,7 +496,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         steps: list[Callable[[Any], object]] = [type(self)._end_workers]
         if off_the_ring.why_not_here() is None:
-            steps += [close_trace, end_template, leave]
+            steps += [close_trace, leave]
         take_all(functools.partial(step, self) for step in steps)
 
     @in_del

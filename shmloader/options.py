@@ -184,12 +184,6 @@ class Options:
         default=None,
         metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),
     )
-    template: bool = field(
-        default=False,
-        metadata=_rule(
-            _true_or_false("True has one process load the dataset and fork the workers"), only_on_the_ring=True
-        ),
-    )
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -8,7 +8,6 @@ torch's constructor checks torch's own arguments.
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import torch
@@ -55,8 +54,6 @@ def check_requirements(loader: Any, options: Options) -> None:
             "the indices of prefetch_factor batches at most, the one that it makes included. "
             f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
         )
-    if options.template and loader.num_workers and options.far_workers is None:
-        _check_start_method(loader.multiprocessing_context)
 
 
 def _check_device(device: torch.device, options: Options) -> None:
@@ -90,19 +87,6 @@ def _check_readers(loader: Any, options: Options) -> None:
             "with readers=, each rank gets a private view of the batches, in memory that is not page-locked, but got "
             f"pin_memory={loader.pin_memory}, device={options.device!r}. Page-locked memory would be a copy for each "
             "rank. Leave both out, and copy with batch.to(device) in each rank."
-        )
-
-
-def _check_start_method(context: Any) -> None:
-    if isinstance(context, str) or context is None:
-        default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-        method = context or default
-    else:
-        method = getattr(context, "get_start_method", str)()
-    if method not in ("spawn", "forkserver"):
-        raise ValueError(
-            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}. A "
-            "forked worker has the dataset already. Leave template out, or give multiprocessing_context='spawn'."
         )
 
 

@@ -14,7 +14,7 @@ cdef extern from *:
     /* A real-time signal that programs rarely use.  The kernel sends it when the *thread* that started this process
      * ends, so the handler checks whether the process itself is gone; if not, the signal will come again. */
     #define ORPHANED (SIGRTMAX - 3)
-    static pid_t process_trainer, process_starter;
+    static pid_t process_trainer;
 
     static void process_on_group_signal(int number, siginfo_t *from, void *context);
 
@@ -24,20 +24,19 @@ cdef extern from *:
     {
         struct sigaction term;
         (void)number, (void)context;
-        if (getppid() != process_starter)
+        if (getppid() != process_trainer)
             _exit(1);
         if (from->si_code == SI_QUEUE && from->si_pid == process_trainer && !sigaction(SIGTERM, NULL, &term) &&
             term.sa_flags & SA_SIGINFO && term.sa_sigaction == process_on_group_signal)
             _exit(0);
     }
 
-    static int process_die_with(pid_t trainer, pid_t starter)
+    static int process_die_with(pid_t trainer)
     {
         struct sigaction action;
         sigset_t blocked;
         process_trainer = trainer;
-        process_starter = starter;
-        if (getppid() != starter)
+        if (getppid() != trainer)
             return 0;
         memset(&action, 0, sizeof action);
         action.sa_sigaction = process_on_orphaned;
@@ -48,7 +47,7 @@ cdef extern from *:
         pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
         if (prctl(PR_SET_PDEATHSIG, ORPHANED))
             return 0;                                   /* NOTE [ Sandboxes ] */
-        return getppid() == starter;                    /* false if it died before the kernel was asked */
+        return getppid() == trainer;                    /* false if it died before the kernel was asked */
     }
 
     static const int process_group_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -105,23 +104,22 @@ cdef extern from *:
 
     static int process_end(pid_t worker) { return sigqueue(worker, ORPHANED, (union sigval){0}); }
     """
-    bint process_die_with(int trainer, int starter)
+    bint process_die_with(int trainer)
     int process_outlive_signals(int trainer)
     int process_end(int worker)
 
 
-def die_with(int trainer, int starter) -> bool:
-    """Have this process end at once when its parent ends, whatever it is doing then.
+def die_with(int trainer) -> bool:
+    """Have this process end at once when the trainer, its parent, ends, whatever it is doing then.
 
     Args:
         trainer: the trainer's pid.
-        starter: the pid of the process that has started this one: the trainer, or its template process.
 
     Returns:
-        False if the starter is not the parent: it has died already, or another process starts workers for it.  Also
-        if a sandbox refuses prctl.
+        False if the trainer is not the parent: it has died already, or a fork server starts its workers.  Also if a
+        sandbox refuses prctl.
     """
-    return process_die_with(trainer, starter)
+    return process_die_with(trainer)
 
 
 def outlive_signals(int trainer) -> None:

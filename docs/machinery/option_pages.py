@@ -63,11 +63,6 @@ ABOUT = {
         "far_workers=32",
         "import shmloader.ray\n\n",
     ),
-    "template": About(
-        "yes or no",
-        'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',
-        "template=1",
-    ),
     "detail": About("yes or no", "DataLoader(dataset, num_workers=2, detail=True)", "detail=1"),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
     "device_prefetch": About(

@@ -17,7 +17,7 @@ PROCESS = "shmloader.core.process"
 _follower = 0  # the pid of the process that called follow(); a forked child has another one
 
 
-def follow(trainer: int, starter: int | None = None) -> None:
+def follow(trainer: int) -> None:
     """End this process when the trainer ends; at once, if it has ended already.
 
     Under fork and spawn the trainer is the parent, and the kernel does it.  Under forkserver the parent is the server,
@@ -26,17 +26,13 @@ def follow(trainer: int, starter: int | None = None) -> None:
 
     Args:
         trainer: The trainer's pid.
-        starter: The pid of the trainer's template process, if that is the parent.  It ends with the trainer, and then
-            the kernel ends this process as well.  None: no template process has started this one.
     """
     global _follower
     if _follower == os.getpid():
         return
     _follower = os.getpid()
-    if _process().die_with(trainer, trainer if starter is None else starter):
+    if _process().die_with(trainer):
         return
-    if starter is not None and os.getppid() != starter:  # it has ended between the fork and now
-        os._exit(1)
     try:
         end: tuple[Any, int] = _end_with, os.pidfd_open(trainer)
     except ProcessLookupError:
@@ -63,17 +59,16 @@ def _end_after(trainer: int) -> None:
         time.sleep(1)
 
 
-def begin(trainer: int, outlives: bool, starter: int | None = None) -> None:
+def begin(trainer: int, outlives: bool) -> None:
     """The first step of a worker.
 
     Args:
         trainer: The trainer's pid.
         outlives: Whether the worker survives signals to its group: NOTE [ Group signals ].
-        starter: As in follow().
     """
     if outlives:
         _process().outlive_signals(trainer)
-    follow(trainer, starter)
+    follow(trainer)
 
 
 class FollowingName(str):
@@ -97,8 +92,7 @@ class FollowingName(str):
     _outlives: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        popen = get_spawning_popen()
-        if popen is None or hasattr(popen, "refer"):  # a template's child calls follow() before it unpickles anything
+        if get_spawning_popen() is None:
             return str, (str(self),)
         following = "__import__('runpy').run_path(script)['begin'](trainer, outlives) or name"
         known = {"script": __file__, "trainer": os.getpid(), "outlives": self._outlives, "name": str(self)}

@@ -12,8 +12,7 @@ where ours are refused.  Ours works there, too:
     fallocate           Zeros are written where the file has no pages (nameless.py).
     eventfd             is not called, except for readers=, which is refused.
     pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
-                        trainer once a second (parents_death.py).  template= has none to give, and
-                        readers= is refused.
+                        trainer once a second (parents_death.py).  readers= is refused.
     prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
     sched_getaffinity   All cores of the machine count (cores.py).
     madvise             Pages that were given back stay allocated until the ring ends.

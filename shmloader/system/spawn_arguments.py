@@ -14,7 +14,6 @@ import os
 import pickle
 import resource
 from multiprocessing import reduction
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -48,14 +47,10 @@ class Parcel(dict[str, Any]):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
-        self.is_open = True  # a further process may be given it
         self._packed: _Packed | None = None
         self._opened_by_path: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refer = getattr(get_spawning_popen(), "refer", None)
-        if refer is not None:  # a template process holds what takes long to pickle, and forks this process
-            return refer(self)  # type: ignore[no-any-return]
         # In torch's file_system strategy each pickle of a tensor counts one reader, and the memory's name goes when all
         # counted readers are gone.  So several processes cannot share a pickle there.
         shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
@@ -78,7 +73,6 @@ class Parcel(dict[str, Any]):
 
     def close(self) -> None:
         """Give the memory back, because no further process is expected.  For another one it is pickled again."""
-        self.is_open = False
         self.all_started()
         self._drop()
 

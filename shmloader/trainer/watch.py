@@ -138,9 +138,6 @@ def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -
 
 def _death(worker: BaseProcess) -> int:
     """A descriptor that becomes readable when the process ends, whoever else holds its pipes."""
-    given = getattr(worker, "death", None)  # a template's worker: by now its number may be another process's
-    if given is not None:
-        return os.dup(given)
     try:
         return os.pidfd_open(worker.pid or 0)
     except OSError as error:

@@ -21,6 +21,4 @@ def end_of(worker: BaseProcess) -> str:
     who = f"DataLoader worker (pid {worker.pid})"
     if code is not None and code < 0:
         return f"{who} is killed by signal: {signal.strsignal(-code)}."
-    if ended := getattr(worker, "end_of_template", ""):
-        return f"{who} ended with its template: {ended}."
     return f"{who} exited unexpectedly with exit code {code}."

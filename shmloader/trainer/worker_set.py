@@ -1,6 +1,5 @@
 """The worker processes: started, watched, replaced, stopped.
-It decides what follows a death (`on_worker_death`) or a `timeout`, how many deaths a batch may cause, and how long
-workers have to end.
+It decides what `on_worker_death` and `timeout` do, how many deaths a batch may cause, how long workers have to end.
 """
 
 from __future__ import annotations
@@ -138,10 +137,7 @@ class WorkerSet:
         except (TypeError, AttributeError, pickle.PicklingError):
             warnings.warn(NOT_PICKLED, stacklevel=2)
             raise
-        except (EOFError, ConnectionError, RuntimeError) as error:  # fork server or template are gone, or their process
-            raise_at_exit()
-            if isinstance(error, RuntimeError):
-                raise
+        except (EOFError, ConnectionError) as error:  # the fork server is gone, or what it has started
             raise RuntimeError(killed_at_start(index, error)) from error
         except OSError as error:
             raise not_started(error, index, self._count) from None

@@ -22,7 +22,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import shmloader
-from tests.chaos import outside
 from tests.chaos.inside import Case, Inside
 from tests.chaos.outside import Outcome, Outside
 from tests.chaos.scenarios import ALL, Expected, Scenario
@@ -37,11 +36,10 @@ class Chaos:
     Args:
         seed: what is drawn from.
         kinds: the loaders' classes, by name.
-        template: whether a template process forks the workers of ours in all scenarios.
     """
 
-    def __init__(self, seed: int, kinds: dict[str, Any], template: bool) -> None:
-        self.seed, self.kinds, self.template = seed, kinds, template
+    def __init__(self, seed: int, kinds: dict[str, Any]) -> None:
+        self.seed, self.kinds = seed, kinds
         self.trials: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
         self.flaws: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -52,8 +50,6 @@ class Chaos:
         began = time.monotonic()
         drawn = random.Random(f"{self.seed} {scenario.name} {trial}")
         case = scenario.draw(drawn)
-        if self.template:
-            case = scenario.with_template(case, drawn)
         torment = drawn.random()
         fields: dict[str, Outcome] = {}
         for name, kind in self.kinds.items():
@@ -90,8 +86,7 @@ class Chaos:
 
     def report(self, scenario: Scenario, trial: int, case: Case, outcome: Outcome, flaws: list[str]) -> None:
         print(f"\n{scenario.name}, trial {trial}, after {outcome.seconds:.1f} s:", *flaws, sep="\n  ")
-        more = " --template" if self.template else ""
-        print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}{more}")
+        print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}")
         print(f"  case: {json.dumps(case)}")
         print(f"  outcome: {outcome.events[-6:]}")
         if lines := outcome.of("line"):
@@ -122,17 +117,14 @@ def main(arguments: list[str] | None = None, kinds: dict[str, Any] = LOADERS) ->
     parser.add_argument("--trial", type=int, help="that trial alone")
     parser.add_argument("--trials", type=int, default=10**6, help="the most of each scenario")
     parser.add_argument("--seconds", type=float, default=60, help="for all together; each has its share")
-    parser.add_argument("--template", action="store_true", help="a template process forks workers in all scenarios")
     parser.add_argument("--loader", choices=list(kinds), help="that one alone")
     given = parser.parse_args(arguments)
     chosen = [kind() for kind in ALL if kind.name in given.only or not given.only]
     if unknown := set(given.only) - {kind.name for kind in ALL}:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     prepare()
-    if given.template:
-        outside.SILENCE, outside.GRACE = 4 * outside.SILENCE, 2 * outside.GRACE  # each trial imports torch
     chosen_kinds = {name: kind for name, kind in kinds.items() if given.loader in (None, name)}
-    chaos = Chaos(given.seed, chosen_kinds, given.template)
+    chaos = Chaos(given.seed, chosen_kinds)
     print(f"seed {given.seed}", flush=True)
     if given.trial is not None:
         for scenario in chosen:

@@ -123,11 +123,6 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def has_template(case: Case) -> bool:
-    """Whether a template process forks the workers of our loader."""
-    return bool(case["ours"].get("template"))
-
-
 def options(case: Case, ours: bool) -> dict[str, Any]:
     """The loader's options.  Batches are a list of lists: an interrupt would end a sampler that is a generator."""
     chosen = {
@@ -137,7 +132,7 @@ def options(case: Case, ours: bool) -> dict[str, Any]:
         "timeout": case["timeout"],
     }
     if case["workers"]:
-        chosen["multiprocessing_context"] = case["start"] if ours or not has_template(case) else "fork"
+        chosen["multiprocessing_context"] = case["start"]
     if case["stream"]:
         chosen |= {"batch_size": PER_BATCH, "dataset": Stream(case)}
     else:
@@ -166,7 +161,6 @@ class Inside:
         self.random = random.Random(case["order"])
         self.armed = False  # whether an interrupt is to be an exception now
         self.interrupts = 0
-        self._dataset: Any = None
 
     def say(self, *words: Any) -> None:
         """Send an event to the watching process, in one write, so that it arrives whole or not at all."""
@@ -176,10 +170,7 @@ class Inside:
         self.say("error", type(error).__name__, str(error)[:300])
 
     def loader(self, **more: Any) -> Any:
-        chosen = options(self.case, self.ours)
-        if has_template(self.case):  # one for all loaders over it
-            self._dataset = chosen["dataset"] = self._dataset or chosen["dataset"]
-        return self.kind(**{**chosen, **more})
+        return self.kind(**{**options(self.case, self.ours), **more})
 
     def iterate(self, iterator: Any, most: int = 1000) -> int:
         """Take so many batches and say each, or the error in its place; returns how many came."""
@@ -231,7 +222,6 @@ class Inside:
 
     def count_again(self) -> None:
         """Say what is there beyond that, once it has had the time to go."""
-        self._dataset = None
         end = time.monotonic() + SETTLES
         while True:
             gc.collect()

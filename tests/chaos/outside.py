@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.chaos.inside import Case, Inside, children, has_template
+from tests.chaos.inside import Case, Inside, children
 from tests.scripts import session_members, wait_until_gone
 
 SILENCE = 30.0  # seconds without a word and without an end: it hangs
@@ -79,8 +79,7 @@ class Outside:
         self, body: Callable[[Inside], None], kind: Any, ours: bool, case: Case, random: random.Random
     ) -> None:
         self.random = random
-        self._has_template = ours and has_template(case)
-        self._has_server = self._has_template or case.get("start") == "forkserver"  # which forks the workers
+        self._has_server = case.get("start") == "forkserver"  # which forks the workers
         self.events: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
@@ -157,10 +156,6 @@ class Outside:
         if not self._has_server:
             return sorted(children(self.pid))
         return sorted(pid for server in children(self.pid) for pid in children(server))
-
-    def templates(self) -> list[int]:
-        """Living template processes: they fork workers."""
-        return sorted(children(self.pid)) if self._has_template else []
 
     def kill(self, pid: int, number: int) -> bool:
         try:

@@ -26,7 +26,7 @@ import torch
 import torch.utils.data
 
 import shmloader
-from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
+from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, seed_all
 from tests.chaos.outside import NOISE, Outcome, Outside
 from tests.scripts import own_shm
 
@@ -76,10 +76,6 @@ class Scenario:
         # drawn values are torch's where each worker makes the batches that torch's would, from the first epoch on
         case["draws"] = not case["persistent"] and not case["ours"].keys() & {"schedule", "chunk_size"}
         return case
-
-    def with_template(self, case: Case, random: random.Random) -> Case:
-        """The same case with workers that a template process forks."""
-        return {**case, "start": random.choice(["spawn", "forkserver"]), "ours": {**case["ours"], "template": True}}
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -163,7 +159,7 @@ class Kills(Scenario):
             if trial.ours:
                 loader.close()
             del loader
-        if trial.case["start"] == "fork" or has_template(trial.case):
+        if trial.case["start"] == "fork":
             trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
@@ -199,26 +195,6 @@ class Respawn(Kills):
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         return Scenario.judge(self, case, outcome, expected)
-
-
-class Templates(Respawn):
-    """A template process is killed, or workers that it has forked: others take their places, and no batch is lost."""
-
-    name = "templates"
-    share = 0.5
-
-    def draw(self, random: random.Random) -> Case:
-        case = super().draw(random)
-        case["at"] = random.randrange(1, case["batches"])  # while it starts, its death is an error
-        return self.with_template(case, random)
-
-    def outside(self, trial: Outside, case: Case) -> None:
-        trial.until("batch", times=case["at"])
-        for number in case["signals"]:
-            trial.pause(0.02)
-            found = [*trial.templates(), *trial.workers()]
-            if found and not trial.has_printed("epoch", 1):
-                trial.kill(trial.random.choice(found), number)
 
 
 class OneEpoch(Scenario):
@@ -262,7 +238,7 @@ class Stops(Scenario):
         trial.until("epoch")
         for _ in range(6):
             trial.pause(0.05)
-            victim = trial.random.choice([trial.pid, *trial.templates(), *trial.workers()])
+            victim = trial.random.choice([trial.pid, *trial.workers()])
             if trial.kill(victim, signal.SIGSTOP):
                 trial.pause(0.1)
                 trial.kill(victim, signal.SIGCONT)
@@ -298,8 +274,8 @@ class EndsWhileStopped(Scenario):
         trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
-        if trial.until("begun") and (processes := [*trial.templates(), *trial.workers()]):
-            trial.kill(trial.random.choice(processes), signal.SIGSTOP)
+        if trial.until("begun") and (workers := trial.workers()):
+            trial.kill(trial.random.choice(workers), signal.SIGSTOP)
 
     def judge(self, case: Case, outcome: Outcome, expected: Expected) -> list[str]:
         return self.judge_end(outcome, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
@@ -606,9 +582,6 @@ class Orphans(Scenario):
             case["misdeeds"] = {"17": random.choice(["hang", "hang in C"])}
         return case
 
-    def with_template(self, case: Case, random: random.Random) -> Case:
-        return {**super().with_template(case, random), "most": 5}
-
     def inside(self, trial: Inside) -> None:
         loader = trial.loader()
         trial.say("now")
@@ -767,7 +740,7 @@ class Scarcity(Scenario):
         raise NotImplementedError
 
     def inside(self, trial: Inside) -> None:
-        if trial.case["start"] == "fork" or has_template(trial.case):
+        if trial.case["start"] == "fork":
             trial.count()
         with self.scarce(trial):
             loader = trial.loader()
@@ -1141,7 +1114,6 @@ class Epochs(Errors):
 ALL: list[type[Scenario]] = [
     Kills,
     Respawn,
-    Templates,
     Ends,
     Stops,
     EndsWhileStopped,

@@ -70,7 +70,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "detail": (True, {}, "all"),
     "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
     "far_workers": (Nowhere(), {}, 32),
-    "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }
 NAMES = sorted(DEFAULTS)
 each = pytest.mark.parametrize("name", NAMES)

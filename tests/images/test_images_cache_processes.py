@@ -44,13 +44,9 @@ own_memory, root = kept_pictures.own_memory, kept_pictures.root
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", pytest.param("template", marks=pytest.mark.long)])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True}
-    options |= {
-        "multiprocessing_context": "spawn" if method == "template" else method,
-        "template": method == "template",
-    }
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True, "multiprocessing_context": method}
     dataset = shmloader.freeze(folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache"))
 
     def epochs(data: Any) -> list[Any]:
@@ -155,7 +151,6 @@ def test_a_copy_finds_the_same(root: str) -> None:
     dataset = folder(root, cache="8 MB")
     samples(dataset)
     copy = pickle.loads(pickle.dumps(dataset))
-    assert pickle.dumps(copy) == pickle.dumps(dataset)  # what the template compares
     assert counted(lambda: samples(copy)) == ALL_CACHED
     del dataset
     gc.collect()

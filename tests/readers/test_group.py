@@ -22,9 +22,8 @@ FORMS = {
     "a dead worker replaced": "{'on_worker_death': 'respawn'}",
     "spawned": "{'multiprocessing_context': 'spawn', 'persistent_workers': True, 'num_workers': 1}",
     "by the fork server": "{'multiprocessing_context': 'forkserver', 'persistent_workers': True, 'num_workers': 1}",
-    "by a template": "{'multiprocessing_context': 'spawn', 'template': True, 'num_workers': 1}",
 }
-LONG = ("stolen", "chunks", "workers that persist", "spawned", "by the fork server", "by a template")
+LONG = ("stolen", "chunks", "workers that persist", "spawned", "by the fork server")
 ALONE = """
 def values(loader):
     return [(first.sum().item(), torch.as_tensor(second).tolist()) for first, second in loader]
@@ -46,7 +45,7 @@ def main(rank):
 @pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.long] * (form in LONG)) for form in FORMS])
 def test_each_rank_gets_what_one_gets_alone(form: str) -> None:
     options = FORMS[form]
-    ours = ("schedule", "chunk_size", "spare_slots", "prefetch_epochs", "on_worker_death", "template")
+    ours = ("schedule", "chunk_size", "spare_slots", "prefetch_epochs", "on_worker_death")
     torchs = f"{{name: value for name, value in OPTIONS.items() if name not in {(*ours, 'multiprocessing_context')}}}"
     text = f"OPTIONS = {options}\nTORCHS = {torchs}\n{ALONE}"
     assert in_ranks(text) == [(True, True, True)] * 2

@@ -228,12 +228,12 @@ def test_a_daemon_thread_that_waits_for_a_batch_goes_with_the_interpreter(mode: 
     assert ran.status == 0 and not ran.err, ran.err
 
 
-@pytest.mark.parametrize("template", [True, False])
-def test_a_daemon_thread_that_starts_workers_goes_with_the_interpreter(template: bool) -> None:
-    """multiprocessing ends the template before the interpreter ends the thread."""
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_a_daemon_thread_that_starts_workers_goes_with_the_interpreter(start: str) -> None:
+    """multiprocessing ends the workers before the interpreter ends the thread."""
     began = f"""
 if __name__ == "__main__":
-    loader = shmloader.DataLoader(Numbers(), num_workers=2, template={template}, multiprocessing_context="spawn")
+    loader = shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="{start}")
     threading.Thread(target=lambda: list(loader), daemon=True).start()
     time.sleep(0.2)
 """

@@ -289,7 +289,6 @@ class Dies(Counts):
     [
         {"multiprocessing_context": "fork"},
         pytest.param({"multiprocessing_context": "forkserver"}, marks=pytest.mark.long),
-        pytest.param({"multiprocessing_context": "spawn", "template": True}, marks=pytest.mark.long),
     ],
     ids=label,
 )
@@ -320,10 +319,10 @@ def test_a_worker_that_replaces_a_dead_one_gets_its_tasks_number(
 
 @pytest.mark.long
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_template_passes_the_number_on(persistent: bool) -> None:
+def test_a_fork_server_passes_the_number_on(persistent: bool) -> None:
     options: Any = {"num_workers": 2, "persistent_workers": persistent}
     expected = three_epochs(Counts(), call)
-    assert three_epochs(Counts(), call, template=True, multiprocessing_context="spawn", **options) == expected
+    assert three_epochs(Counts(), call, multiprocessing_context="forkserver", **options) == expected
 
 
 # ------------------------------------------------------------------------------------------------- with a state
