@@ -10,6 +10,7 @@ comes once in the epoch, whatever their number.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 def train(config: dict[str, Any]) -> None:
     """What each training worker does: an epoch, or a part of one."""
+    # Each worker imports the main module, which is Ray's here.  So the fork server imports Ray once.
+    multiprocessing.set_forkserver_preload(["shmloader", "ray"])
     loader: Any = shmloader.DataLoader(
         Points(),
         batch_size=16,
