@@ -167,7 +167,7 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
-	for who in readers workers server conductor; do $(BIN)/python -W ignore tests/chaos/soak_readers.py \
+	for who in readers workers server; do $(BIN)/python -W ignore tests/chaos/soak_readers.py \
 		--seed $(LONG) --kills $$(($(KILLS) / 4)) --seconds 300 --who $$who || exit 1; done
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) --durations 25 --durations-min 5 -m "long and not quiet"

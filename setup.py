@@ -21,9 +21,9 @@ CORE = {
     "process": ("process", "stack_timer", "handlers", "late_signals"),
     "figures": ("figures", "log", "onlooker"),
     "ring": (
-        *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
+        *("ring", "sequences", "turns", "free_slots", "free_cells", "lease", "progress"),
         *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "drawing", "next_batch"),
-        *("attached", "lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims"),
+        *("lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims"),
     ),
     "batch": (
         "tensors",
@@ -35,6 +35,7 @@ CORE = {
         "batch_writer",
         "recipe",
         "batch_reader",
+        "served_side",
         "collate_plain",
     ),
     "device": ("current", "cuda_driver", "reclaim"),

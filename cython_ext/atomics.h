@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 12u
+#define RING_VERSION 13u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -115,9 +115,7 @@ typedef struct {
     uint32_t epoch_drops[2]; /* likewise; 1: the epoch before it was begun early and then dropped */
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
-    uint32_t readers;                                    /* 1: other processes may read, NOTE [ Readers ]; 0: none do */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
-    _Alignas(RING_LINE) _Atomic uint32_t reader_bell; /* all readers sleep on it; likewise, where there are readers */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were revoked; then workers walk again from earlier on */
     _Atomic uint32_t folds; /* how often free payloads gave pages back; seen with a task that names one of these */
@@ -138,10 +136,6 @@ typedef struct {
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
     uint32_t overflowed; /* its pages are in the memfd, 1: for lack of room in /dev/shm, 2: since it outgrew its room */
-    /* Of its batch.  Plain, because they change only while no reader is due: ring_mark_due comes after them. */
-    uint32_t chunks, samples;
-    /* due:32 | held:32, a bit a reader.  All are 0 if the conductor alone reads.  See NOTE [ Readers ], readers.pxd. */
-    _Atomic uint64_t word;
 } ring_payload;
 
 /* The states of a worker's random generators after one sequence.  If the worker dies, its successor reads them.  The
@@ -155,7 +149,7 @@ typedef struct {
 
 _Static_assert(sizeof(ring_memory) == RING_LINE, "what is remembered begins on the next line");
 _Static_assert(sizeof(ring_entry) == RING_LINE && sizeof(ring_worker) == 2 * RING_LINE, "one shared word a line");
-_Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 6 * RING_LINE, "no line is shared");
+_Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 5 * RING_LINE, "no line is shared");
 
 static inline uint64_t ring_pack(uint64_t seq, uint32_t owner, uint32_t state)
 { return seq << 24 | (uint64_t)(owner & 0xffff) << 8 | (state & 0xff); }
@@ -252,48 +246,6 @@ static inline void ring_forget(ring_memory *m)
 }
 static inline uint64_t ring_remembered(const ring_memory *m)
 { return atomic_load_explicit((_Atomic uint64_t *)&m->after, memory_order_acquire); }
-
-/* The word of a payload that several processes read, due:32 | held:32: NOTE [ Readers ].
- * A reader that is due has not taken the batch yet.  A reader that holds it reads it or lends it. */
-static inline uint64_t ring_due(uint64_t bits)  { return bits << 32; }
-static inline uint64_t ring_held(uint64_t bits) { return bits & 0xffffffff; }
-
-/* acquire, by the conductor, pairs with ring_take_part and ring_let_go in the readers: they have stopped reading the
- * entries of a batch for which they are not due, and the payload of one that they do not hold. */
-static inline uint64_t ring_word(const ring_payload *p)
-{ return atomic_load_explicit((_Atomic uint64_t *)&p->word, memory_order_acquire); }
-
-/* release, by the conductor, before ring_open: `chunks` and `samples` precede the word, and a reader that has loaded
- * READY sees both.  A store, because nobody else changes a word that is 0. */
-static inline void ring_mark_due(ring_payload *p, uint32_t readers)
-{ atomic_store_explicit(&p->word, ring_due(readers), memory_order_release); }
-
-/* acq_rel, by the conductor, when a reader joins at a batch that was opened before: as ring_mark_due. */
-static inline void ring_add_due(ring_payload *p, uint32_t reader)
-{ atomic_fetch_or_explicit(&p->word, ring_due(reader), memory_order_acq_rel); }
-
-/* acq_rel: moves a reader's bit from due to held, and fails where it is not due.  release, pairs with ring_word: what
- * the reader has copied out of the entries precedes it, so if it succeeds no entry was opened again meanwhile.
- * acquire, pairs with ring_mark_due. */
-static inline int ring_take_part(ring_payload *p, uint32_t reader, uint64_t *after)
-{
-    uint64_t word = atomic_load_explicit(&p->word, memory_order_acquire);
-    do {
-        if (!(word & ring_due(reader))) return 0;
-        *after = (word & ~ring_due(reader)) | reader;
-    } while (!atomic_compare_exchange_weak_explicit(&p->word, &word, *after, memory_order_acq_rel,
-                                                    memory_order_acquire));
-    return 1;
-}
-
-/* release, by a reader, pairs with ring_word: its reads of the payload precede it.  What is left of the word. */
-static inline uint64_t ring_let_go(ring_payload *p, uint32_t reader)
-{ return atomic_fetch_and_explicit(&p->word, ~(uint64_t)reader, memory_order_acq_rel) & ~(uint64_t)reader; }
-
-/* acq_rel, by the conductor: clears these bits.  For a dead reader they are both of its bits.  For a reader that is
- * dropped it is only the due bit, because that reader may still read what it holds.  The word before. */
-static inline uint64_t ring_strike(ring_payload *p, uint64_t bits)
-{ return atomic_fetch_and_explicit(&p->word, ~bits, memory_order_acq_rel); }
 
 /* NOTE [ Cache table ]
  *

@@ -39,17 +39,14 @@ cdef extern from "atomics.h" nogil:
         uint64_t epoch_seed[2]
         uint32_t epoch_drops[2]
         uint64_t area_at, area_stride, slot_at, slot_stride, started_at, trainer
-        uint32_t readers
-        word_t next_take
         bell_t ready_bell
-        bell_t reader_bell
         bell_t stop
         bell_t folds
         word_t asked_at, waited_ns, stepped_ns, epoch, opened, taken, samples, bytes, asked, empty, ready
         word_t lent, copied, deaths, user_waited_ns, user_stepped_ns
         char label[128]
     ctypedef struct ring_payload:
-        uint32_t overflowed, chunks, samples
+        uint32_t overflowed
     uint64_t ring_seq(uint64_t word)
     uint32_t ring_owner(uint64_t word)
     uint32_t ring_state(uint64_t word)
@@ -74,14 +71,6 @@ cdef extern from "atomics.h" nogil:
     void ring_remember(ring_memory *memory, uint64_t seq)
     void ring_forget(ring_memory *memory)
     uint64_t ring_remembered(const ring_memory *memory)
-    uint64_t ring_due(uint64_t bits)
-    uint64_t ring_held(uint64_t bits)
-    uint64_t ring_word(const ring_payload *payload)
-    void ring_mark_due(ring_payload *payload, uint32_t readers)
-    void ring_add_due(ring_payload *payload, uint32_t reader)
-    bint ring_take_part(ring_payload *payload, uint32_t reader, uint64_t *after)
-    uint64_t ring_let_go(ring_payload *payload, uint32_t reader)
-    uint64_t ring_strike(ring_payload *payload, uint64_t bits)
     uint64_t ring_once(const uint64_t *word)
     uint32_t ring_once_32(const uint32_t *word)
     bint ring_ring(bell_t *bell)

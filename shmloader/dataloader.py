@@ -21,11 +21,10 @@ from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores
-from shmloader.system.endings import in_del, take_all
+from shmloader.system.endings import take_all
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
-    from shmloader.readers.group import leave, leave_in_del, seat_with_iterator
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.sample_pool import pool_of
 
@@ -138,11 +137,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             server unless `multiprocessing_context` is spawn.  Needs a map-style dataset that can be pickled.  See
             docs/far-workers.md.
 
-        readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
-            draws the indices and has the workers.  The others read the batches in its memory.  No rank sees another
-            one's writes.  All ranks make the loader and take the same number of batches from it.  They must be on one
-            machine.  See docs/readers.md.
-
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it if C++ code
             copies a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -181,7 +175,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     look_ahead: int | None = None
     detail = False
     far_workers: Any = None
-    readers: Any = None
 
     def __init__(
         self,
@@ -222,7 +215,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         look_ahead: int | None = None,
         detail: bool = False,
         far_workers: Any = None,
-        readers: Any = None,
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
@@ -244,7 +236,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             look_ahead=look_ahead,
             detail=detail,
             far_workers=far_workers,
-            readers=readers,
         )
         options.give_to(self)
         num_workers = with_far(num_workers, far_workers)
@@ -311,12 +302,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return self._begin(rides)
         if self._comes_back():
             iterators.end_workers_that_cannot_go_on(self)
-            iterator = super().__iter__()
-        else:
-            iterator = self._begun(functools.partial(self._begin, rides))
-        if self.readers is not None and (seat := seat_with_iterator(self)) is not None:
-            seat.begun.unreturned, seat.begun = 0, None  # no call follows, so no signal's handler can raise
-        return iterator
+            return super().__iter__()
+        return self._begun(functools.partial(self._begin, rides))
 
     def _get_iterator(self) -> Any:
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
@@ -333,10 +320,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _of_ours(self, rides: bool) -> Any:
         """What torch's own `_get_iterator` returns for this loader, if it rides: NOTE [ Replaced ], (b)."""
-        iterator = self._begun(functools.partial(iterators.another, self, rides, self._torchs))
-        if self.readers is not None and (seat := seat_with_iterator(self)) is not None:
-            seat.begun.unreturned, seat.begun = 0, None  # as above
-        return iterator
+        return self._begun(functools.partial(iterators.another, self, rides, self._torchs))
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
         def whole() -> Any:
@@ -401,11 +385,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """
         if not self.num_workers:
             return
-        if self.readers is not None:
-            raise RuntimeError(
-                "start() begins an epoch early, and with readers= all ranks begin it together. Call iter() instead, in "
-                "all of them."
-            )
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
         # what wraps iterators gets the one that begins here from iter()
@@ -496,13 +475,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         steps: list[Callable[[Any], object]] = [type(self)._end_workers]
         if off_the_ring.why_not_here() is None:
-            steps += [close_trace, leave]
+            steps += [close_trace]
         take_all(functools.partial(step, self) for step in steps)
-
-    @in_del
-    def __del__(self) -> None:
-        if sys is not None and not sys.is_finalizing() and off_the_ring.why_not_here() is None:
-            leave_in_del(self)
 
     def _end_workers(self) -> None:
         """End the workers because the loader itself needs others.  A trace continues with those."""

@@ -19,7 +19,6 @@ def check_far_workers(loader: Any, options: Options) -> None:
             "lies in its worker, and would be lost with a machine. Leave far_workers out."
         )
     for name, asked, why in (
-        ("readers", options.readers is not None, "the other ranks would have to know of far workers that die"),
         ("chunk_size", options.chunk_size is not None, "a far worker sends whole batches"),
         ("group_by", options.group_by is not None, "a far worker sends whole batches"),
         (

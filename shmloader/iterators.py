@@ -18,9 +18,6 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
-    from shmloader.readers.conducting import ConductingIterator
-    from shmloader.readers.group import is_unreturned, seat_of
-    from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.sample_pool import end_workers_of_another_pool
     from shmloader.trainer.without_workers import without_workers
@@ -96,11 +93,6 @@ def options_of(loader: Any) -> Options:
     """
     options = Options.of(loader)
     check_requirements(loader, options)
-    if options.readers is not None and not loader.num_workers:
-        raise ValueError(
-            "readers shares what workers make, but got num_workers=0. Give it workers. The group's first rank starts "
-            "them, and the others start none."
-        )
     return options
 
 
@@ -116,19 +108,11 @@ def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     return iterator
 
 
-def _over_the_ring(loader: Any, options: Options) -> RingIterator | ReaderIterator:
+def _over_the_ring(loader: Any, options: Options) -> RingIterator:
     for lost in _torch.what_is_lost():
         off_the_ring.warn_once(lost)
     loader.check_worker_number_rationality()
-    host = None
-    if options.readers is not None:
-        seat = seat_of(loader, options)
-        if seat.reads_only:
-            reader = seat.iterator(loader)
-            _iterators.add(reader)
-            return reader
-        host = seat.host
-    iterator = RingIterator(loader, options) if host is None else ConductingIterator(loader, options, host)
+    iterator = RingIterator(loader, options)
     _iterators.add(iterator)
     stop_at_exit(iterator)
     return iterator
@@ -151,7 +135,7 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
     """End persistent workers if the epoch that begins needs other ones, or if they should have ended."""
-    if loader.persistent_workers and not is_unreturned(loader):
+    if loader.persistent_workers:
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args
 
 import torch
-import torch.distributed
 
 from shmloader.far_workers import FarWorkers
 
@@ -84,12 +83,6 @@ def _device(name: str, value: Any) -> None:
         torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name} should be a torch.device or its name, but got {name}={value!r}: {error}") from None
-
-
-def _process_group(name: str, value: Any) -> None:
-    available = torch.distributed.is_available()
-    if not available or not isinstance(value, torch.distributed.ProcessGroup):
-        _refuse(name, value, "a process group of torch.distributed, of ranks of one machine, or None", "")
 
 
 def _far_workers(name: str, value: Any) -> None:
@@ -179,7 +172,6 @@ class Options:
     detail: bool = field(
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )
-    readers: Any = field(default=None, metadata=_rule(_none_or(_process_group), only_on_the_ring=True))
     far_workers: Any = field(
         default=None,
         metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),

@@ -46,8 +46,6 @@ def check_requirements(loader: Any, options: Options) -> None:
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
             "a function of an index instead of 'place'."
         )
-    if options.readers is not None:
-        _check_readers(loader, options)
     if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
         raise ValueError(
             f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
@@ -70,23 +68,6 @@ def _check_device(device: torch.device, options: Options) -> None:
         raise ValueError(
             f"device={options.device!r} does not exist. This process sees {accelerator.count()}, counted from 0. Use "
             "one of these, or change CUDA_VISIBLE_DEVICES."
-        )
-
-
-def _check_readers(loader: Any, options: Options) -> None:
-    if not loader.in_order:
-        raise ValueError("readers gives all ranks the same batches in order, but got in_order=False. Leave it out.")
-    if options.group_by is not None:
-        raise ValueError(
-            "readers and group_by cannot go together, because other ranks take the tasks of a ring in the order in "
-            "which they are opened, and group_by mixes the tasks of several batches. Leave one of the two out."
-        )
-    pins = loader.pin_memory and accelerator.kind() is not None
-    if pins or options.device is not None:
-        raise ValueError(
-            "with readers=, each rank gets a private view of the batches, in memory that is not page-locked, but got "
-            f"pin_memory={loader.pin_memory}, device={options.device!r}. Page-locked memory would be a copy for each "
-            "rank. Leave both out, and copy with batch.to(device) in each rank."
         )
 
 

@@ -24,8 +24,7 @@ cdef class EpochCounts:
     # without workers: for each thread, the index whose batch it makes, and how many samples were drawn before it
     cdef dict pending
     cdef uint64_t asked                 # without workers: how many samples were drawn
-    # Further indices that were drawn and are not opened yet: a window is drawn as a whole before it is opened, and a
-    # slow reader in another process keeps the ring full.
+    # Indices that were drawn and are not opened yet: a window is drawn as a whole before it is opened.
     cdef list waiting
     cdef bint refused                   # `drawn`, or with windows the first one of `waiting`, could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place

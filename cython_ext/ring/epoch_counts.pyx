@@ -59,11 +59,6 @@ cdef class EpochCounts:
                 return True
         return reading.delivered.has_ended()    # the indices of streams have no end
 
-    @property
-    def waits(self) -> bool:
-        """Whether an index was drawn and is not opened yet."""
-        return self.drawn is not nothing or len(self.waiting) > 0
-
     # ------------------------------------------------------------------------- the dataset's: NOTE [ Numbers of copies ]
 
     def dataset_has(self, number) -> None:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The trainer's accounts of the payload slots: free, lent, kept by a worker, or held back for a device."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from atomics cimport ring_header, ring_payload
 from shmloader.core.ring cimport Mapping, Ring
@@ -27,8 +27,6 @@ cdef class Slots:
     cdef uint8_t *is_lent               # for each payload
     cdef int *free                      # a stack of unused payloads
     cdef int frees
-    cdef ring_payload *words            # the processes that read each payload; NULL: no other process reads
-    cdef uint32_t reader                # the bit of this process where it is one of these; 0: it is the conductor
     cdef bint folded                    # payloads that become free give their pages back
     # NOTE [ Pages go back ]
     cdef readonly uint64_t rested_at    # when the last epoch ended; 0: one is under way, or there was none
@@ -49,19 +47,15 @@ cdef class Slots:
     cdef Meter meter
     cdef lending *lending               # for each payload
 
-    cdef bint has_free(self) noexcept                   # whether there is a payload that nobody uses or reads
     cdef int pick(self) except -1                       # a free payload, for a worker to fill
-    cdef bint is_read(self, int payload) noexcept       # whether another process reads it, or is going to
     cdef void lend(self, int payload) noexcept          # a lease has it from now on
     cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept     # the user has its batch since then
     cdef void no_users(self, int payload) noexcept      # the last tensor over it died
     cdef void give_back(self, int payload) noexcept     # its lease has died
-    cdef void let_go(self, int payload) noexcept        # the same, of one reader of several
     cdef void hold_back(self, int payload) noexcept     # its guarded lease has died
     cdef list streams_here(self)                        # the current streams of this thread
     cdef int await_them(self, Py_ssize_t count, list events) except -1  # await_events()
     cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of the item of awaiting() with this index
-    cdef int share(self, Ring ring) except -1           # with other processes, while no payload is in use
     cdef int retire(self, int payload, set keepers) except -1   # a lent payload that these workers keep
     cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
     cdef bint fold_one(self, int payload, Py_ssize_t keep=*) noexcept   # give back the pages of a free payload

@@ -32,12 +32,12 @@ Slots that are page-locked, or that other processes read, keep their pages.
 import weakref
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    ring_committed, ring_forget_committed, ring_let_go, ring_note_folded, ring_ring, ring_word,
+    ring_committed, ring_forget_committed, ring_note_folded,
 )
 from clock cimport now
 from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
@@ -125,8 +125,8 @@ cdef class Slots:
         free(self.lending)
 
     cdef int pick(self) except -1:
-        # one for each batch under way, and `spare` more, which may be lent; but readers may hold any of them
-        if not self.has_free():
+        # one for each batch under way, and `spare` more, which may be lent
+        if not self.frees:
             raise MemoryError(f"no slot of the ring is free: {self.lent} of {self.payloads} have batches that are "
                               "still referenced. Drop them. An exception that broke off next() may refer to one, by "
                               "its traceback.")
@@ -134,21 +134,6 @@ cdef class Slots:
         if ring_committed(&self.payload[self.free[self.frees]]) > self.limit:
             self.shrink(self.free[self.frees])
         return self.free[self.frees]
-
-    cdef bint has_free(self) noexcept:
-        """Whether a free payload is read by nobody; if so, move it to the top of the stack."""
-        cdef int k, payload
-        if self.words == NULL:
-            return self.frees > 0
-        for k in range(self.frees - 1, -1, -1):
-            payload = self.free[k]
-            if not ring_word(&self.words[payload]):
-                self.free[k], self.free[self.frees - 1] = self.free[self.frees - 1], payload
-                return True
-        return False
-
-    cdef bint is_read(self, int payload) noexcept:
-        return self.words != NULL and ring_word(&self.words[payload]) != 0
 
     cdef void lend(self, int payload) noexcept:
         self.lent += 1
@@ -177,9 +162,6 @@ cdef class Slots:
 
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died.  Called in any thread, with the GIL.  See NOTE [ Lease ] in delivery.py."""
-        if self.reader:
-            self.let_go(payload)
-            return
         self.no_users(payload)
         self.lent -= 1
         self.is_lent[payload] = False
@@ -188,18 +170,9 @@ cdef class Slots:
                 self.fold_one(payload)
             self.free[self.frees] = payload
             self.frees += 1
-        elif self.words == NULL:    # where others map the memory too, it goes with the last of them
+        else:
             self.mapping.free_pages(payload, 0, PY_SSIZE_T_MAX)
             self.mapping.unmap_slot(payload)
-
-    cdef void let_go(self, int payload) noexcept:
-        """This process, one reader of several, reads the payload no more.  Not by a child that was forked from it."""
-        if self.mapping.pid != getpid():
-            return
-        self.lent -= 1
-        self.is_lent[payload] = False
-        if not ring_let_go(&self.words[payload], self.reader):
-            ring_ring(&self.header.ready_bell)      # the conductor may be waiting for a payload
 
     cdef int retire(self, int payload, set keepers) except -1:
         """Use a payload of the reserve in place of this lent one, until all workers that keep it have died."""
@@ -220,16 +193,6 @@ cdef class Slots:
                 del self.keepers[payload]
                 self.free[self.frees] = payload
                 self.frees += 1
-        return 0
-
-    cdef int share(self, Ring ring) except -1:
-        """Other processes read the payloads too, and lend so many that all but the workers' reserve may be in use."""
-        cdef int k
-        self.header, self.words = ring.header, ring.payload
-        self.reserve = self.payloads - ring.workers
-        for k in range(self.reserve):
-            self.free[k] = self.reserve - 1 - k
-        self.frees = self.reserve
         return 0
 
     # ------------------------------------------------------------------------------------------------ guarding
@@ -360,8 +323,8 @@ cdef class Slots:
         return True
 
     cdef bint keeps_pages(self) noexcept:
-        """Whether payloads are page-locked, or read by other processes."""
-        return self.current is not None or self.words != NULL
+        """Whether payloads are page-locked."""
+        return self.current is not None
 
     def rest(self, uint64_t since=0) -> None:
         """The epoch is over, and the loader keeps its workers: NOTE [ Pages go back ], 1.
@@ -419,7 +382,7 @@ cdef class Slots:
         cdef int k
         self.rested_at = 0
         for k in range(self.payloads):
-            if not self.is_lent[k] and not self.is_read(k):
+            if not self.is_lent[k]:
                 self.mapping.free_pages(k, 0, PY_SSIZE_T_MAX)
-                if self.lent and self.words == NULL:    # otherwise the whole mapping goes
+                if self.lent:       # otherwise the whole mapping goes
                     self.mapping.unmap_slot(k)

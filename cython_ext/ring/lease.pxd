@@ -25,6 +25,7 @@ cdef class Lease:
     cdef bint guarded                   # a copy to a device may outlive it
     cdef bint failed                    # it could not be read
     cdef object out_of_reach            # why this process cannot map it; None: it can
+    cdef object loan                    # in a reader of a served loader: what lends it the memory; dies with this lease
     cdef char *data
     cdef Py_ssize_t bytes
     cdef uint64_t used, room            # bytes that workers report as written, and bytes that have pages
@@ -33,8 +34,6 @@ cdef class Lease:
 
     # Take hold of the batch of these sequences, which are ready.
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
-    # Read what its workers reported, and take hold of nothing yet.
-    cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     cdef int retire(self) except -1     # leave the payload to the workers that keep it
     cdef answer_copy *answer(self, int chunk) except NULL
     # What its workers reported.  Each word was read once, and is checked before it is used.

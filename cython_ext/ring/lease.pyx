@@ -24,12 +24,6 @@ cdef class Lease:
     Every tensor and array over the payload keeps the lease alive.  When the last one dies, the payload is free again.
     """
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
-        self.describe(ring, slots, sequences, given)
-        self.payload = given.payload
-        slots.lend(given.payload)
-        return 0
-
-    cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
         cdef answer_copy *copy
         cdef ring_answer *answer
         cdef uint64_t word, sequence = given.sequence
@@ -64,14 +58,13 @@ cdef class Lease:
         self.ring, self.slots = ring, slots
         self.room = ring.pages_of(given.payload)
         self.bytes = self.used if self.used <= self.room else 0     # otherwise meta() raises
-        if ring.lent_from != NULL:
-            self.data = ring.lent_from + given.payload * ring.slot_stride
-            return 0
         try:
             ring.reach(given.payload, self.bytes)
         except MemoryError as error:    # it comes in the batch's place
             self.bytes, self.out_of_reach = 0, error
         self.data = ring.slot(given.payload)
+        self.payload = given.payload
+        slots.lend(given.payload)
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):

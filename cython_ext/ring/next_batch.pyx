@@ -18,7 +18,6 @@ from shmloader.core.drawing cimport Drawing
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.free_slots cimport fold_rested
 from shmloader.core.indices import NOTHING
-from shmloader.core.opening import NoRoom
 from shmloader.core.trainer cimport TrainerSide
 from shmloader.core.handlers import is_handlers
 
@@ -71,12 +70,7 @@ cdef class Steps:
         5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices
            (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
            an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
-           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.  If other
-           processes read and one of them is slow, the ring is full, and the remaining batches of the current epoch
-           cannot be opened yet.  The conductor draws their indices nevertheless, and then those of the next epoch.  It
-           draws as far ahead as it would without other processes.  Otherwise their speed would decide when the next
-           epoch is drawn.  The user may draw from the sampler's generator between two batches, so this speed would
-           change the next epoch's order.
+           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
            in which to open the batch (MemoryError, OSError), the batch is not at fault: its index stays, and the
@@ -117,7 +111,7 @@ cdef class Steps:
 
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
-        self.drawing = Drawing(ring, conductor)
+        self.drawing = Drawing(ring)
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
         self.main, self.unreturned = threading.main_thread().ident, nothing
@@ -223,16 +217,6 @@ cdef class Steps:
             self.ring.turns.leave()
             self.leave()
 
-    def draw_first(self) -> None:
-        """If other processes read, draw the indices of the batches that begin() will open."""
-        self.enter()
-        try:
-            self.forget()
-            if self.ring.readers is not None and not self.drawing.takes_no_place(self.ring.current):
-                self.drawing.draw_all(self.ring.current)
-        finally:
-            self.leave()
-
     def begin(self) -> None:
         """Open the first batches of the ring's current epoch.  No batch of another epoch may be under way."""
         self.enter()
@@ -276,17 +260,12 @@ cdef class Steps:
             if not epoch.is_under_way():
                 if not epoch.is_over():
                     self.open_all(epoch)    # an index that could not be drawn or opened may be left
-                if not epoch.is_under_way() and ring.wants_room and not ring.mapping.closed and not epoch.is_over():
-                    self.reader.wait()
-                    continue
                 if not epoch.is_under_way() and not ring.mapping.closed:
                     self.ending = epoch if epoch.is_over() else None
                     return False
                 continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.find_ready()):
                 self.reader.wait()
-                if ring.wants_room:
-                    self.fill()
                 continue
             batch = self.reader.read()
             if batch is nothing:
@@ -329,13 +308,11 @@ cdef class Steps:
         cdef bint draws = not self.drawing.takes_no_place(epoch)
         if ring.window > 1:
             return self.open_windows(epoch, draws)
-        if ring.readers is not None and draws:
-            self.drawing.draw_all(epoch)
-        while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
+        while ring.under_way < ring.most and not ring.mapping.closed:
             if epoch.drawn is nothing:
-                if not (draws or epoch.waiting):
+                if not draws:
                     return False
-                epoch.drawn = epoch.waiting.pop(0) if epoch.waiting else self.drawing.draw(epoch)
+                epoch.drawn = self.drawing.draw(epoch)
                 if epoch.drawn is nothing:
                     return True
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -346,8 +323,6 @@ cdef class Steps:
                     return False
             except Exception as error:
                 if epoch.opened == before and not is_handlers(error):
-                    if ring.readers is not None and isinstance(error, NoRoom):
-                        continue    # may_open() says whether that is still so
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
                         epoch.refused = True
                         return False

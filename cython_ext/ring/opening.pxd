@@ -6,7 +6,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.free_slots cimport Slots
-from shmloader.core.readers cimport Readers
 from shmloader.core.ring cimport Ring
 from shmloader.core.sequences cimport Sequences
 from shmloader.core.task_writer cimport TaskWriter
@@ -18,7 +17,6 @@ cdef class OpeningSide(Ring):
     cdef readonly Sequences sequences   # those in flight
     cdef readonly Slots slots           # which payloads are free, and who has the others
     cdef readonly Turns turns           # measures them
-    cdef readonly Readers readers       # the other processes that read; None: there are none
     cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
     cdef readonly EpochCounts next      # the prefetched epoch, whose batches follow the current one's; None: no such
     cdef readonly EpochCounts coming    # drawn early, and begun here when all batches of the current one are open; or None
@@ -28,7 +26,6 @@ cdef class OpeningSide(Ring):
     cdef readonly bint stopped          # workers were asked to leave
     cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: one by one
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
-    cdef readonly bint wants_room       # a batch was not opened, because readers have not taken the batches before it
     cdef Cells cell_owners              # which sequence or worker has each cell
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
@@ -40,7 +37,6 @@ cdef class OpeningSide(Ring):
     cdef Reading reading(self)                          # of whoever takes the next batch
     cdef int forget_epochs(self) except -1
     cpdef bint has_room(self, int chunks=*) except -1
-    cdef bint may_open(self) noexcept                   # another batch; called only if other processes read
     cdef int samples_of(self, task) except -1
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
     cdef int check_may_open(self, int worker, int chunks) except -1

@@ -24,14 +24,6 @@ cdef extern from "Python.h":
     Py_ssize_t PyObject_LengthHint(object o, Py_ssize_t default) except -1
 
 
-class NoRoom(RuntimeError):
-    """A batch cannot be opened now.
-
-    If other processes read, another thread lets them in and out.  So there may be no room although may_open() found
-    some a moment ago.
-    """
-
-
 cdef class OpeningSide(Ring):
     """The part of TrainerSide that opens batches, of one epoch after another.
 
@@ -128,15 +120,7 @@ cdef class OpeningSide(Ring):
     cpdef bint has_room(self, int chunks=1) except -1:
         """Whether a batch that is cut into this many chunks can be opened."""
         self.mapping.check_open()
-        return (self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
-                and (self.readers is None or self.readers.have_room(chunks, self.batches)))
-
-    cdef bint may_open(self) noexcept:
-        """Whether another batch can be opened, if other processes read too: NOTE [ Readers ] in readers.pxd, 1."""
-        if self.under_way >= self.most:
-            return False
-        self.wants_room = not self.readers.have_room(1, self.most)
-        return not self.wants_room
+        return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
     cdef int samples_of(self, task) except -1:
         """How many samples a task is of.  What has no length counts as one."""
@@ -171,8 +155,6 @@ cdef class OpeningSide(Ring):
         cdef uint32_t samples = self.samples_of(task)
         self.check_may_open(worker, 1)
         self.tasks.write(self.sequences.next_open, task)
-        if self.readers is not None:
-            self.check_may_open(worker, 1)  # again: meanwhile a thread may have let a reader in that needs this slot
         cdef int payload = self.begin_batch(worker, samples)
         cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.opens().opened - 1)
         self.give(&given)
@@ -194,8 +176,6 @@ cdef class OpeningSide(Ring):
         for k in range(chunks):
             self.check_may_open(workers[k], chunks)
             self.tasks.write(self.sequences.next_open + k, tasks[k])
-        if self.readers is not None:
-            self.check_may_open(workers[0], chunks)     # again, as in open()
         cdef int payload = self.begin_batch(workers[0], rows)
         cdef uint64_t batch = self.opens().opened - 1
         cdef given_task given
@@ -246,11 +226,9 @@ cdef class OpeningSide(Ring):
 
     cdef int check_may_open(self, int worker, int chunks) except -1:
         if not self.has_room(chunks):
-            raise NoRoom(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
-                         f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
+                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
         self.cell_owners.check_room(chunks)
-        if self.readers is not None:
-            self.readers.reserve(chunks)
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 
     cdef int begin_batch(self, int worker, uint32_t samples) except -1:
@@ -281,8 +259,6 @@ cdef class OpeningSide(Ring):
         entry.ask.dataset_epoch = epoch.number_of(task.batch)
         self.sequences.opened(task.worker, task.payload, task.chunks, task.row, task.rows, task.batch, task.samples,
                               cell, now())
-        if self.readers is not None:
-            self.readers.open(&self.sequences.given[sequence % self.entries], epoch.serial)
         ring_open(entry, sequence, task.worker)
         if task.worker == RING_ANY:
             self.ring_one()

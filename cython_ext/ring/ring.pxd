@@ -117,7 +117,7 @@ a part of what a process may map, and a slot that outgrows its room gets a large
     3. Former rooms stay mapped until the slot's memory goes, because tensors may lie there: those of the batch that a
        worker fills at that moment.  All rooms show the same bytes.
     4. A slot does not outgrow its room if others map it in their own way: a device that locks pages by their address,
-       or readers.  There are no tails then, and the first rooms are larger.
+       or a process that reads a served loader.  There are no tails then, and the first rooms are larger.
     5. Where a slot may still move to the memfd, it does so before it outgrows its room.
 """
 
@@ -193,7 +193,6 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef ring_payload *payload
     cdef Py_ssize_t tail_at, tail_stride    # of what lies beyond a slot's first room; 0: no slot outgrows it
     cdef readonly Py_ssize_t slot_most  # bytes that a slot may have
-    cdef char *lent_from                # where the payloads begin that leases are over: a private view; NULL: as mapped
     cdef uint8_t *remapped              # which payloads this process maps from the memfd
     cdef int memfd                      # the overflow segment's descriptor; -1: there is none
     cdef ring_spin spin

@@ -2,17 +2,14 @@
 """What the trainer does with the ring: open sequences, wait for them, take their batches, look after dead workers."""
 
 from libc.stdint cimport uint64_t
-from posix.time cimport timespec
 
 from shmloader.core.lease cimport Lease
 from shmloader.core.opening cimport OpeningSide
-from shmloader.core.private_view cimport PrivateView
 from shmloader.core.sequences cimport ring_given
 
 
 cdef class TrainerSide(OpeningSide):
     cdef object __weakref__             # a thread must not keep it: it knows the epoch, and so the user's dataset
-    cdef PrivateView view               # what this process sees of the payloads, if other processes read too
     cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef Lease unread                   # what lend() gave, until took()
@@ -20,9 +17,7 @@ cdef class TrainerSide(OpeningSide):
     cdef int inside                     # threads that may look at the words at any moment
     cdef bint dropped                   # the words are unmapped
 
-    cdef bint can_go_on(self) noexcept  # a batch is ready; or one can be opened that waited for readers
     cdef int wait_until(self, double seconds) except -1
-    cdef int sleep_for_room(self, timespec *deadline) except -1
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch

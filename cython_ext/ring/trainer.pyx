@@ -30,8 +30,6 @@ from shmloader.core.epoch_counts cimport Reading
 from shmloader.core.figures cimport GROWN
 from shmloader.core.lease cimport Lease
 from shmloader.core.opening cimport OpeningSide
-from shmloader.core.private_view cimport PrivateView
-from shmloader.core.readers cimport Readers
 from shmloader.core.ring cimport FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.sequences cimport ring_given
 from ring.spin cimport spin_budget, spin_learn, spin_once
@@ -67,22 +65,7 @@ cdef class TrainerSide(OpeningSide):
         self.header.version = RING_VERSION
         self.header.workers, self.header.entries = self.workers, self.entries
         self.header.payloads, self.header.in_order = self.payloads, self.in_order
-        self.header.readers = self.readers is not None
         self.header.magic = RING_MAGIC
-
-    def read_elsewhere(self, bint reads) -> Readers:
-        """Let other processes read the batches too: NOTE [ Readers ] in readers.pxd.  Before format().
-
-        Args:
-            reads: whether this process does; then it sees what lies in the payloads through a view of its own.
-        """
-        self.mapping.check_open()
-        self.readers = Readers(self, self.sequences, self.slots, reads)
-        self.slots.share(self)
-        if reads:
-            self.view = PrivateView(self, self.segment.fd)
-            self.lent_from = self.view.base
-        return self.readers
 
     # ------------------------------------------------------------------------------------------- delivery
 
@@ -99,7 +82,7 @@ cdef class TrainerSide(OpeningSide):
         """
         if self.mapping.closed or self.alarmed:
             return False
-        if self.sequences.find_ready() or (self.wants_room and self.can_go_on()):
+        if self.sequences.find_ready():
             return True
         self.inside += 1
         try:
@@ -107,11 +90,6 @@ cdef class TrainerSide(OpeningSide):
         finally:
             self.inside -= 1
             self.drop_words()
-
-    cdef bint can_go_on(self) noexcept:
-        if self.sequences.find_ready():
-            return True
-        return self.wants_room and self.readers.have_room(1, self.most)
 
     cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
@@ -124,13 +102,9 @@ cdef class TrainerSide(OpeningSide):
                     k += 1
             spin_learn(&self.spin, k, self.sequences.find_ready())
             PyErr_CheckSignals()
-        while not self.mapping.closed and not (self.sequences.find_ready() or (self.wants_room and self.can_go_on())):
+        while not self.mapping.closed and not self.sequences.find_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
-            if self.wants_room:     # with the GIL, because has_free() sorts the free payloads
-                error = self.sleep_for_room(&deadline if limited else NULL)
-                PyErr_CheckSignals()
-                continue
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
@@ -142,17 +116,6 @@ cdef class TrainerSide(OpeningSide):
             PyErr_CheckSignals()
         return not self.mapping.closed
 
-    cdef int sleep_for_room(self, timespec *deadline) except -1:
-        """Sleep until a batch is ready, or can be opened."""
-        cdef uint32_t seen = ring_announce(&self.header.ready_bell)
-        cdef int error = 0, lost = self.sequences.lost()
-        if lost and not self.alarmed:
-            raise self.sequences.overwritten(lost - 1)
-        if not self.can_go_on() and not self.alarmed:
-            with nogil:
-                error = ring_sleep(&self.header.ready_bell, seen, deadline)
-        return error
-
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died.
 
@@ -162,8 +125,6 @@ cdef class TrainerSide(OpeningSide):
             return
         self.alarmed = True
         ring_toll(&self.header.ready_bell)
-        if self.readers is not None:
-            ring_toll(&self.header.reader_bell)
 
     def clear_alarm(self) -> None:
         """The alarm was looked after."""
@@ -183,8 +144,6 @@ cdef class TrainerSide(OpeningSide):
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
-        if self.view is not None:
-            self.view.lend(given.payload, lease.bytes)
         self.taken = given.sequence
         reading.number, reading.samples, reading.worker = given.batch, given.samples, given.worker
         self.cell_owners.took(given.cell, ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size))
@@ -286,10 +245,6 @@ cdef class TrainerSide(OpeningSide):
         self.forget_epochs()
         self.turns.close()
         self.mapping.closed = True
-        if self.readers is not None:    # the memory goes with the last process that maps it
-            if not self.readers.any_reads:
-                self.slots.close()
-            return
         self.mapping.give_back(0, self.slot_at)
         self.slots.close()
         if self.slots.lent:

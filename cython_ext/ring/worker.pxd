@@ -42,7 +42,6 @@ cdef class WorkerSide(Ring):
     cdef uint32_t revocations           # their count when this worker looked last
     cdef public uint64_t turn           # if it serves several rings: when it claimed in this ring last
     cdef bint in_order                  # whether it walks, or looks through all entries
-    cdef bint read_elsewhere            # whether other processes read: NOTE [ Readers ] in readers.pxd
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for the stream's state
     cdef uint32_t state_size            # bytes that were left there, or of the report

@@ -66,7 +66,6 @@ cdef class WorkerSide(Ring):
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
                                "trainer and worker must run the same shmloader")
         self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
-        self.read_elsewhere = ring_once_32(&self.header.readers) != 0
         self.handover, self.parts = Handover(self, me), []
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = MappedPages(<uint64_t>self.mapping.base, self.mapping.size)
@@ -472,8 +471,6 @@ cdef class WorkerSide(Ring):
         self.cursor += 1
         RING_STEP(AFTER_PUBLISH)
         ring_ring(&self.header.ready_bell)
-        if self.read_elsewhere:
-            ring_ring(&self.header.reader_bell)
         RING_STEP(AFTER_BELL)
         return True
 

@@ -51,12 +51,6 @@ ABOUT = {
         'group_by="shard", num_workers=2',
     ),
     "look_ahead": About("batches", "DataLoader(dataset, num_workers=2, look_ahead=2)", "look_ahead=3, num_workers=2"),
-    "readers": About(
-        "ranks of one machine",
-        "DataLoader(dataset, num_workers=2, readers=group)",
-        'readers="all"',
-        "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
-    ),
     "far_workers": About(
         "",
         "far = shmloader.ray.Workers(num=4)\nDataLoader(dataset, num_workers=2, far_workers=far)",

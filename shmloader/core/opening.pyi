@@ -5,18 +5,14 @@ from typing import Any
 
 from shmloader.core.epoch_counts import EpochCounts
 from shmloader.core.free_slots import Slots
-from shmloader.core.readers import Readers
 from shmloader.core.ring import Memory, Ring
 from shmloader.core.sequences import Sequences
 from shmloader.core.turns import Meter, Turns
-
-class NoRoom(RuntimeError): ...
 
 class OpeningSide(Ring):
     sequences: Sequences
     slots: Slots
     turns: Turns
-    readers: Readers | None
     current: EpochCounts
     next: EpochCounts | None
     coming: EpochCounts | None
@@ -26,7 +22,6 @@ class OpeningSide(Ring):
     stopped: bool
     window: int
     batched: bool
-    wants_room: bool
     def __init__(
         self,
         segment: Memory,

@@ -4,13 +4,11 @@ from typing import final
 
 from shmloader.core.lease import Lease
 from shmloader.core.opening import OpeningSide
-from shmloader.core.readers import Readers
 
 @final
 class TrainerSide(OpeningSide):
     taken: int
     alarmed: bool
-    def read_elsewhere(self, reads: bool) -> Readers: ...
     def format(self, label: bytes = ...) -> None: ...
     def ready(self) -> bool: ...
     def wait(self, seconds: float = ...) -> bool: ...

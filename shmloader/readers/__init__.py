@@ -1,1 +1,1 @@
-"""Several processes of one machine that read one loader's batches: NOTE [ Readers ] in cython_ext/ring/readers.pxd."""
+"""Other processes that read a served loader: NOTE [ Readers on leases ] in cython_ext/batch/served_side.pxd."""

@@ -54,7 +54,6 @@ class Epoch(EpochCounts):
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
-        drawn_early: Whether it was drawn while the epoch before was read.
         loads, from_loaded: How often a state had been loaded when it began, and whether it began from such a state.
         batch_size: The samples of each batch but the last; 0 if it is not known.
         length: The dataset's length when it began, if the dataset has a set_epoch(), which may change it.
@@ -87,7 +86,6 @@ class Epoch(EpochCounts):
         self.carried: Sequence[bytes | None] = ()
         self.fresh: Any = None
         self.loads = 0
-        self.drawn_early = False
         self.from_loaded = False
         self.batch_size = 0
         self.length: int | None = None

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
-
-from shmloader.attributes import attribute
 from shmloader.resume import epochs, seek
 from shmloader.resume.generators import pack, unpack
 from shmloader.resume.seek import sampler_of
@@ -27,25 +24,6 @@ def restore(loader: Any, state: State) -> None:
     other = _other_generator(sampler, loader.generator)
     if other is not None and state.sampler_generator is not None:
         other.set_state(unpack(state.sampler_generator))
-
-
-def own_generators(loader: Any) -> list[torch.Generator]:
-    """The generators of the loader and of its samplers, each once, in the same order in every process."""
-    parts = [loader, *seek.within(sampler_of(loader))]
-    found = [each for each in (attribute(part, "generator") for part in parts) if isinstance(each, torch.Generator)]
-    return [each for k, each in enumerate(found) if not any(each is other for other in found[:k])]
-
-
-def states_of(generators: list[torch.Generator]) -> list[bytes]:
-    """The states of generators, to send them to another process."""
-    return [generator.get_state().numpy().tobytes() for generator in generators]
-
-
-def set_states(generators: list[torch.Generator], states: list[bytes]) -> None:
-    """Set generators to the states_of() those of another process, if they are as many there."""
-    if len(generators) == len(states):
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _other_generator(sampler: Any, loaders: Any) -> Any:

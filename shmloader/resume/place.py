@@ -35,7 +35,7 @@ from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
 from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
-from shmloader.resume.ranks import rank_of_state, rank_that_draws
+from shmloader.resume.ranks import rank_of_state, this_rank
 from shmloader.resume.refusals import why_not, why_past_end
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
@@ -60,7 +60,6 @@ class Place:
         self.counts_with = -1  # `num_workers` for which counting was checked
         self.loads = 0
         self.saving = Saving()
-        self.drawn_early = 0  # how many epochs were drawn while the one before was read, also those dropped since
         self.loaded: State | None = None
         self.then: State | None = None  # the state to resume from when the epoch of `loaded` is over
         self.current: Epoch | None = None  # the user's epoch, or the last one
@@ -143,7 +142,7 @@ class Place:
         ranks = seek.ranks_of(loader)[1]
         if why := why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
-        if state.rank not in (None, here := rank_that_draws(loader)):
+        if state.rank not in (None, here := this_rank()):
             raise ValueError(
                 f"this state is that of rank {state.rank}, and this is rank {here}. It holds the place of a stream or "
                 "of a sampler of your own, which differs from rank to rank. Save a state on each rank, and load it "

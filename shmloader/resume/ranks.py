@@ -18,13 +18,7 @@ def this_rank() -> int:
     return int(os.environ.get("RANK") or 0)  # torchrun's
 
 
-def rank_that_draws(loader: Any) -> int:
-    """Whose place a state of this loader is: this rank's, or of a loader with `readers` that of the first one."""
-    readers = getattr(loader, "readers", None)
-    return this_rank() if readers is None else torch.distributed.get_process_group_ranks(readers)[0]
-
-
 def rank_of_state(loader: Any) -> int | None:
-    """That rank, if the loader's state is valid for it only."""
+    """This rank, if the loader's state is valid for it only."""
     own = seek.keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
-    return rank_that_draws(loader) if own else None
+    return this_rank() if own else None

@@ -165,10 +165,6 @@ class Source(Indices):
             return {**self._origin, "sampler_state": None, "used_up": False}
         return {**self._origin, **self._notes.after(batches, must)}
 
-    def constant_state(self) -> dict[str, Any] | None:
-        """state(), if it is the same after each batch; None if the sampler has its own state, which changes."""
-        return self.state(0) if self._notes is None else None
-
     def belongs_to(self, epoch: Epoch) -> None:
         """Keep the notes that a state of this epoch may need, from the user's last batch on."""
         if self._notes is not None:

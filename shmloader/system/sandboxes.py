@@ -10,9 +10,9 @@ where ours are refused.  Ours works there, too:
                         lies in /dev/shm, and cannot move out of it (segment.py).
     ftruncate           A byte is written at the file's end (nameless.py).
     fallocate           Zeros are written where the file has no pages (nameless.py).
-    eventfd             is not called, except for readers=, which is refused.
     pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
-                        trainer once a second (parents_death.py).  readers= is refused.
+                        trainer once a second (parents_death.py).  A served loader and its readers notice each
+                        other's death by their connection alone.
     prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
     sched_getaffinity   All cores of the machine count (cores.py).
     madvise             Pages that were given back stay allocated until the ring ends.

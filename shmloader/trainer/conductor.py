@@ -65,7 +65,6 @@ class Conductor(ConductorSide):
         self._overlaps = options.prefetch_epochs and loader.persistent_workers
         self._ring = ring
         self.open = schedule.open
-        self.drew = schedule.look_further
         self._tally = tally
         self.base_seed: int = iterator._base_seed
         self._served = served
@@ -174,13 +173,7 @@ class Conductor(ConductorSide):
                 epoch.asks_next = True
                 self._give(epoch, source)
                 self._ring.comes(epoch)
-                place.next, epoch.drawn_early = epoch, True
-                place.drawn_early += 1
-
-    @property
-    def drawn_early(self) -> int:
-        """How many epochs of the loader were drawn early."""
-        return self._place.drawn_early
+                place.next = epoch
 
     def begin_next(self) -> None:
         """Prefetch the epoch after the current one, and begin it in the ring."""

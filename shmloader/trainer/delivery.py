@@ -164,14 +164,3 @@ class Delivery(ReaderSide):
         if self._pinning is not None and not self._pinning.guard(lease):
             return COPIED_UNLOCKED
         return None
-
-
-class PassedOn(Delivery):
-    """Takes batches that only other processes read: NOTE [ Readers ] in readers.pxd.
-
-    Its read() returns None in place of a batch.
-    """
-
-    def read(self) -> Any:
-        outcome = self._ring.lend().outcome
-        return NOTHING if self._ends and outcome in (SKIPPED, SKIPPED_KEPT) else None

@@ -75,10 +75,9 @@ from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer import closing, start
 from shmloader.trainer.at_exit import raise_at_exit
-from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
-from shmloader.trainer.delivery import Delivery, PassedOn
+from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
@@ -100,8 +99,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     is_unasked = False  # start() began the epoch, and iter() has not returned it yet: start.py
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
-    _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
-    _ring_number = -1  # the ring's number in their messages
+    stays = False  # slots may not move, because other processes map them: readers/taken.py
 
     def __init__(self, loader: DataLoader[Any], options: Options | None = None) -> None:
         if options is None:  # it exists: torch's class was called, and returned it (_torch.make_iterators_by)
@@ -149,41 +147,35 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
-        read_elsewhere = 0 if self._audience is None else self._audience.spares
-        if (device is not None or self._audience is not None) and memory == "auto":
+        stays = self.stays or device is not None
+        if stays and memory == "auto":
             memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
         self._segment = Segment(
             self._num_workers,
             size.entries,
             size.batches,
-            spare + read_elsewhere,
+            spare,
             memory,
             options.max_ring_bytes,
             # with seeds for each sample, a worker that replaces another one needs no random states
             remember=options.respawns and not self._schedule.seeds_samples,
             streams=self._streams,
             detail=wants_detail(options),
-            stays=device is not None or self._audience is not None,
+            stays=stays,
         )
         segment = self._segment
         self._account = account_of(loader)
         self._account.add_sheet(segment.sheet)
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
-        if self._audience is not None:
-            self._ring.read_elsewhere(self._audience.reads)
         segment.format(self._ring, label_of(loader))
-        if self._audience is not None:
-            self._ring_number = self._audience.ring_made(self._ring, segment)
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
         worker_set = workers_of(loader, options, self, self._ring, self._segment)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, worker_set, spare, self._timeout, self._streams, dismisses
-        if self._audience is not None and not self._audience.reads:
-            self._delivery: Delivery = PassedOn(*delivers, tally=self._tally)
-        elif device is None:
-            self._delivery = Delivery(*delivers, tally=self._tally)
+        if device is None:
+            self._delivery = Delivery(*delivers, reader=self._batch_reader(), tally=self._tally)
         else:
             private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
             self._pinning = Pinning(self._ring, device, options.strict_pinning, private)
@@ -191,9 +183,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
-        self._stepping: Any = self._steps  # conducting.py sends messages before and after each step
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
+
+    def _batch_reader(self) -> Any:
+        """What reads batches from their slots; None: a BatchReader."""
+        return None
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
@@ -264,16 +259,16 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if is_started:
             return
         if self._conductor.holds_next():
-            self._stepping.drain(next_too=False)  # of an epoch that was left half-way
+            self._steps.drain(next_too=False)  # of an epoch that was left half-way
             self._conductor.turn()
             self._show(loader)
-            self._stepping.begin()
+            self._steps.begin()
             return
         self._keep_states()
-        self._stepping.drain()
+        self._steps.drain()
         self._conductor.begin(first_iter)
         self._show(loader)
-        self._stepping.begin()
+        self._steps.begin()
         self._conductor.begun()
 
     def _show(self, loader: Any) -> None:
@@ -296,7 +291,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _next_data(self) -> Any:
         try:
-            batch = self._stepping.next()
+            batch = self._steps.next()
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
@@ -388,8 +383,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             if self._ended:
                 return
             try:
-                if self._audience is not None and self._ring_number >= 0:
-                    self._audience.closed(self._ring_number, self._ring.sequences.next_take)
                 if self._worker_set is not None:
                     try:
                         self._conductor.drop_next()  # may call the user's sampler

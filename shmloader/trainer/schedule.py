@@ -67,9 +67,9 @@ class Schedule(Protocol):
 def usual_of(loader: Any, options: Options) -> int:
     """How many batches are under way before the first one shows how large they are.
 
-    With prefetch_epochs and readers, those of several epochs may be, so the length of one bounds nothing.
+    With prefetch_epochs, those of several epochs may be, so the length of one bounds nothing.
     """
-    if options.prefetch_epochs or options.readers is not None:
+    if options.prefetch_epochs:
         return operator.index(loader.num_workers * loader.prefetch_factor)
     return most_under_way(loader)
 

@@ -1,4 +1,4 @@
-"""What the step from one batch to the next (Steps, and its Drawing) calls in Python: these methods, and no more.
+"""What the step from one batch to the next (Steps) calls in Python: these methods, and no more.
 
 They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches.  A reader
 takes batches and hands them out.  For each batch the step calls read() and open().  It calls the others only if there
@@ -25,12 +25,6 @@ class ConductorSide(Protocol):
     attribute, so that Conductor can give its schedule's own: a method that passes the call on would be one more call
     of Python for each batch.
     """
-
-    drew: Callable[[Epoch], Any]
-    """If other processes read, called behind the draw of an index: it may set how many batches may be under way."""
-
-    def draw_next(self) -> None:
-        """If other processes read, make the epoch after the ring's current one known, as begin_next() would."""
 
     def begin_next(self) -> None:
         """Begin the epoch after the ring's current one, unless it cannot be begun yet."""

@@ -1,8 +1,8 @@
 """A long run in which processes that share one loader's batches are killed at random.  Part of `make test-long`.
 
-Jobs read a loader that a server hosts, or the ranks of a group read one that the first rank conducts.  Every batch must
-be the one that an undisturbed run has there, whoever is killed: `--who readers`, `workers`, `server` or `conductor`.
-Readers come and go at random besides.  This process adopts every orphan, so it sees whether one is left.
+Jobs read a loader that a server hosts.  Every batch must be the one that an undisturbed run has there, whoever is
+killed: `--who readers`, `workers` or `server`.  Readers come and go at random besides.  This process adopts every
+orphan, so it sees whether one is left.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import itertools
 import multiprocessing
 import os
 import random
 import signal
-import tempfile
 import time
 import traceback
 import zlib
@@ -23,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed
 import tqdm
 from torch.utils.data import DataLoader, Dataset
 
@@ -106,10 +103,9 @@ def job(name: str, say: Any, stays: bool, seed: int) -> None:
             left = -1 if stays else draw.randrange(1, 3 * BATCHES)
             try:
                 while left:
-                    iterator = iter(batches)
-                    for batch in iterator:
-                        epoch, following = iterator.next_batch
-                        say.send((epoch, following - 1, digest(batch)))
+                    for batch in batches:
+                        state = batches.state_dict()
+                        say.send((state["epoch"], state["batches"] - 1, digest(batch)))
                         pause()
                         left -= 1
                         if not left:
@@ -120,22 +116,6 @@ def job(name: str, say: Any, stays: bool, seed: int) -> None:
                 say.send(None)  # the server has ended
                 if stays:
                     return
-
-
-def rank(number: int, world: int, folder: str, say: Any) -> None:
-    """Read as a rank of a group, until the conductor ends."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=world)
-    shared = loader(readers=torch.distributed.group.WORLD)
-    try:
-        for epoch in itertools.count():
-            for at, batch in enumerate(shared):
-                say.send((epoch, at, digest(batch)))
-                pause()
-    except RuntimeError as error:
-        if "has ended" not in str(error):
-            raise
-        say.send(None)
-    os._exit(0)  # gloo's store went with the first rank
 
 
 class Process:
@@ -170,7 +150,7 @@ class Process:
             self.heard.close()
 
     def check(self, expected: Undisturbed, follows: bool) -> tuple[int, bool]:
-        """Compare what it has said, of an epoch at most; how many batches, and whether it has seen its conductor end.
+        """Compare what it has said, of an epoch at most; how many batches, and whether it has seen its server end.
 
         Args:
             expected: What is right.
@@ -193,7 +173,7 @@ class Process:
 
 
 def children(pid: int) -> list[int]:
-    """A server's or a conductor's workers."""
+    """A server's workers."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(child) for child in file.read().split()]
     return []
@@ -297,46 +277,10 @@ class Served:
         stays.wait()
 
 
-class Group:
-    """Ranks of a group, whose first one is killed."""
-
-    def __init__(self, who: str, seed: int) -> None:
-        self._draw = random.Random(seed)
-        self._expected = Undisturbed()
-        self.batches = 0
-
-    def run(self, kills: int) -> Iterator[int]:
-        """Kill so many; yields how many were."""
-        for kill in range(1, kills + 1):
-            with tempfile.TemporaryDirectory() as folder:
-                ranks = [
-                    Process(lambda say, number=number, folder=folder: rank(number, JOBS, folder, say))
-                    for number in range(JOBS)
-                ]
-                left, seen = self._draw.randrange(1, 2 * BATCHES), [False] * JOBS
-                killed, end = False, time.monotonic() + 6 * GRACE
-                while not all(seen[1:]):
-                    for number, each in enumerate(ranks):
-                        if not seen[number]:
-                            got, seen[number] = each.check(self._expected, True)
-                            self.batches += got
-                            left -= got * (number == 1)
-                    if left <= 0 and not killed:
-                        ranks[0].kill()
-                        killed, end = True, time.monotonic() + GRACE
-                    if time.monotonic() > end:
-                        raise SystemExit(f"ranks hang: killed {killed}, seen by {seen}")
-                    ranks[1].heard.poll(0.02)
-                for each in ranks:
-                    each.wait()
-                nothing_is_left(self._expected.workers)
-            yield kill
-
-
 def soak(who: str, kills: int, seed: int, seconds: float) -> None:
     """Kill so many."""
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    run = Group(who, seed) if who == "conductor" else Served(who, seed)
+    run = Served(who, seed)
     began, done = time.monotonic(), 0
     with tqdm.tqdm(total=kills, unit="kill") as bar:
         for done in run.run(kills):
@@ -348,7 +292,7 @@ def soak(who: str, kills: int, seed: int, seconds: float) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--who", choices=["readers", "workers", "server", "conductor"], default="readers")
+    parser.add_argument("--who", choices=["readers", "workers", "server"], default="readers")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     parser.add_argument("--seconds", type=float, default=600, help="give up after this long")

@@ -22,7 +22,6 @@ ERROR = "RuntimeError: this iterator has been shut down. Iterate over the DataLo
 RAISE: dict[str, tuple[Any, ...]] = {
     "ring.format": (),
     "ring.has_room": (),
-    "ring.read_elsewhere": (True,),
     "ring.begin_epoch": (),
     "ring.begin_next": (None,),
     "ring.states": (),

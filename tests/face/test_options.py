@@ -68,7 +68,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "look_ahead": (1, {}, -1),
     "detail": (True, {}, "all"),
-    "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
     "far_workers": (Nowhere(), {}, 32),
 }
 NAMES = sorted(DEFAULTS)
@@ -178,10 +177,7 @@ def test_options_cannot_be_changed() -> None:
 @each
 def test_copies_have_it(name: str) -> None:
     made = loader(name)
-    copies = [copy.copy(made)]
-    if name != "readers":  # torch's process groups can be neither copied nor pickled
-        copies += [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
-    for other in copies:
+    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert Options.of(other) == Options.of(made) != Options()
 
 

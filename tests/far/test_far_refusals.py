@@ -54,7 +54,6 @@ class Stream(IterableDataset[Any]):
         ({"group_by": int}, "far_workers and group_by cannot go together"),
         ({"look_ahead": 1}, "far_workers and look_ahead cannot go together"),
         ({"in_order": False}, "far_workers and in_order=False cannot go together"),
-        ({"readers": torch.distributed.ProcessGroup(0, 1)}, "far_workers and readers cannot go together"),
         ({"multiprocessing_context": "fork"}, "multiprocessing_context='fork'"),
         ({"dataset": Stream()}, "far_workers needs a map-style dataset, but got Stream"),
         ({"far_workers": 4}, "far_workers should be a shmloader.ray.Workers or None, but got far_workers=4"),

@@ -35,6 +35,20 @@ def loader(dataset=None, **options):
     return shmloader.DataLoader(dataset or Tens(), batch_size=4, num_workers=2, persistent_workers=True,
                                 multiprocessing_context="fork", **options)
 
+class Big(data.Dataset):  # no leaf of it is small
+    def __init__(self, pairs=False):
+        self.pairs = pairs
+
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, k):
+        rows = torch.full((30_000,), float(k))
+        return (rows, rows) if self.pairs else rows
+
+def serve_for(readers, made):
+    serve(made, NAME, needed=readers)
+
 def alone():
     return [k.tolist() for _, k in loader(shuffle=True)]
 

@@ -1,665 +1,385 @@
-"""A loader that one process serves, and others attach to by its name."""
+"""A loader that one process serves, and others attach to by its name: what each reader gets, and when."""
 
 from __future__ import annotations
-
-import os
-import socket
-import uuid
-from typing import Any
 
 import pytest
 from served import printed
 
-import shmloader
-from shmloader.readers.server import serve
-from shmloader.readers.wire import Wire
+COPIES = pytest.mark.parametrize("copy", [True, False], ids=["copies", "shared"])
 
 
-def test_a_job_gets_the_loaders_batches_and_one_that_comes_back_goes_on() -> None:
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-first = attached()
-batches = iter(first)
-got = [next(batches)[1].tolist() for _ in range(7)]
-state = first.state_dict()
-first.close()
-second = attached()
-second.load_state_dict(state)
-batches = iter(second)
-print(second.state_dict() == state)
-got += [next(batches)[1].tolist() for _ in range(9)]
-refused = ""
-while not refused:  # until the server has opened another batch in its place
-    third = attached()
-    third.load_state_dict(state)
-    try:
-        iter(third)
-    except RuntimeError as error:
-        refused = str(error)
-    third.close()
-print(refused)
-got += [k.tolist() for _, k in batches]
-print(got == alone(), len(second), second.state_dict()["epoch"])
-print(sum(1 for _ in second))
-second.close()
+@COPIES
+def test_all_jobs_get_the_loaders_batches_and_each_iter_is_an_epoch(copy: bool) -> None:
+    text = (
+        f"COPY = {copy}"
+        + """
+def job():
+    with attached(copy=COPY) as batches:
+        got = [[k.tolist() for _, k in batches] for _ in range(3)]
+        assert got == epochs and len(batches) == 20, got
+
+torchs = loader(shuffle=True)
+epochs = [[k.tolist() for _, k in torchs] for _ in range(3)]
+server = forked(serve_for, 3, loader(shuffle=True))
+print(*[os.waitpid(pid, 0)[1] for pid in [forked(job) for _ in range(3)]])
 end(server)
-try:
-    shmloader.attach(NAME)
-except ConnectionError as error:
-    print("No server" in str(error))
 """
-    kept, refused, *rest = printed(text)
-    assert kept == "True"
-    gone = "Batch 7 of epoch 0 is not in the ring any more. Attach without a state to go on with the next one, which is"
-    nexts = ("batch 1", "batch 20 of epoch 0", "batch 0 of epoch 1")  # behind the last one, the end may be known or not
-    assert refused.startswith(tuple(f"{gone} {batch}" for batch in nexts))
-    assert rest == ["True 20 1", "20", "True"]
+    )
+    assert printed(text) == ["0 0 0"]
 
 
-def test_a_job_goes_on_wherever_the_one_before_it_has_left() -> None:
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-torchs, epochs = loader(shuffle=True), []
-for _ in range(24):
-    epochs.append([k.tolist() for _, k in torchs])
-for taken in (1, 4, 7, 16, 19, 20, 21):  # behind the 20th comes the end
-    first = attached(join="epoch")  # before the job before it has left, the server may have begun an epoch for it
-    batches = iter(first)
-    at = batches.epoch.number
-    got = [next(batches)[1].tolist() for _ in range(min(taken, 20) - 1)]
-    ring = batches._ring
-    while not ring.side.ready():
-        time.sleep(0.001)
-    while taken > 20 and batches._serial not in ring.ends:  # a stopped server sends no end
-        time.sleep(0.001)
-    os.kill(server, signal.SIGSTOP)  # so it opens nothing more before the first job has left
-    got.append(next(batches)[1].tolist())
-    if taken > 20:
-        got += list(batches)
-    state = first.state_dict()
-    first.close()
-    os.kill(server, signal.SIGCONT)
-    second = attached()
-    second.load_state_dict(state)
-    rest = [k.tolist() for _, k in second]
-    if taken >= 20:
-        rest = rest or [k.tolist() for _, k in second]
-        print(got == epochs[at], rest == epochs[at + 1])
-    else:
-        print(got + rest == epochs[at])
-    second.close()
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
+@pytest.mark.parametrize(
+    "options",
+    [
+        "chunk_size=2",
+        "schedule='steal'",
+        "group_by=lambda k: k % 7",
+        "collate_fn=lambda rows: {'of': [k for _, k in rows], 'a': (torch.stack([x for x, _ in rows]), {'text': 'x'})}",
+        "collate_fn=lambda rows: {f'key {k} {at}': rows[0][0] for k in range(4) for at in range(300)}",
+    ],
+    ids=["chunks", "steal", "places", "nested", "a description of many pages"],
+)
+@COPIES
+def test_batches_of_every_kind_are_those_of_the_loader(copy: bool, options: str) -> None:
+    text = (
+        f"COPY, options = {copy}, dict({options})"
+        + """
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+server = forked(serve, loader(**options), NAME)
+job = attached(copy=COPY)
+print(all(same(one, other) for one, other in zip(job, loader(**options), strict=True)))
+job.close()
+end(server)
 """
-    assert printed(text) == ["True"] * 5 + ["True True"] * 2
+    )
+    assert printed(text) == ["True"]
 
 
-def test_a_job_may_leave_while_the_server_opens_a_batch() -> None:
+def test_a_copied_batch_is_private_and_a_shared_one_is_seen_by_all_who_share() -> None:
     text = """
-from shmloader.trainer.schedule import RoundRobin
+def writes(copy, got, gives):
+    batches = iter(attached(copy=copy))
+    rows, _ = next(batches)
+    os.write(read[1], b"x")
+    os.read(got[0], 1)
+    if gives is not None:
+        rows.fill_(77)
+        os.write(gives[1], b"x" * 3)
+    os.write(1, f"{copy} {rows[0, 0].item():g}\\n".encode())
 
-opens = RoundRobin.open
-asked, asks = os.pipe()
-seen, sees = os.pipe()
-left = []
+read, start, wrote = os.pipe(), os.pipe(), os.pipe()
+server = forked(serve_for, 4, loader())
+jobs = [forked(writes, copy, pipe, gives) for copy, pipe, gives in
+        ((False, start, wrote), (False, wrote, None), (True, wrote, None))]
+mine = iter(attached())
+rows, _ = next(mine)
+for _ in jobs:  # each has read, and so copied, the batch: a copy made later has what was written
+    os.read(read[0], 1)
+os.write(start[1], b"x")
+print(*[os.waitpid(pid, 0)[1] for pid in jobs], f"{rows[0, 0].item():g}")
+end(server)
+"""
+    *lines, last = printed(text)
+    assert sorted(lines) == ["False 77", "False 77", "True 0"] and last == "0 0 0 0"
 
-def open_without_reader(self, epoch, index):
-    if epoch.opened == 9 and not left:
-        left.append(os.write(asks, b"x"))
-        while self._ring.readers.live:
-            time.sleep(0.001)
-        os.write(sees, b"x")
-    return opens(self, epoch, index)
 
-RoundRobin.open = open_without_reader
-server = forked(serve, loader(shuffle=True), NAME)
+def test_a_batch_that_is_kept_stays_and_its_buffer_is_used_again_when_it_dies() -> None:
+    text = """
+server = forked(serve, loader(Big()), NAME)
+job = attached()
+kept, places = [], set()
+for at, rows in enumerate(job):
+    places.add(rows.data_ptr())
+    if at < 5:
+        kept.append(rows)
+print([rows[0, 0].item() for rows in kept], len(places) <= 8)
+job.close()
+print([rows[3, -1].item() for rows in kept])
+end(server)
+"""
+    assert printed(text) == ["[0.0, 4.0, 8.0, 12.0, 16.0] True", "[3.0, 7.0, 11.0, 15.0, 19.0]"]
+
+
+def test_shared_batches_beyond_spare_slots_are_copies_and_hold_up_nobody() -> None:
+    text = """
+server = forked(serve, loader(Big()), NAME)
+job = attached(copy=False)
+kept = list(job)  # 20 batches, and the server lends 6
+print([rows[0, 0].item() for rows in kept] == list(range(0, 80, 4)), job._reading._side.shared)
+del kept
+next(iter(job))
+print(job._reading._side.shared <= 1)
+end(server)
+"""
+    assert printed(text) == ["True 2", "True"]
+
+
+def test_a_batch_that_its_worker_keeps_comes_as_a_copy() -> None:
+    text = """
+kept = []
+
+def keeping(rows):
+    kept.append(data.default_collate(rows))  # it lies in the slot
+    return kept[-1]
+
+for copy in (True, False):
+    server = forked(serve, loader(Big(pairs=True), collate_fn=keeping), NAME)
+    job = attached(copy=copy)
+    print([rows[0][0, 0].item() for rows in job] == list(range(0, 80, 4)))
+    job.close()
+    end(server)
+"""
+    assert printed(text) == ["True", "True"]
+
+
+def test_an_error_comes_in_the_place_of_its_batch_and_the_next_one_follows() -> None:
+    text = """
+class Bad(Tens):
+    def __getitem__(self, k):
+        if k == 5:
+            raise KeyError("five")
+        return super().__getitem__(k)
+
+server = forked(serve, loader(Bad()), NAME)
+job = attached()
+batches, got = iter(job), []
+for _ in range(20):
+    try:
+        got.append(next(batches)[1][0].item())
+    except KeyError as error:
+        got.append("five" in str(error))
+print(got == [0, True, *range(8, 80, 4)], next(batches, "over"))
+job.close()
+end(server)
+"""
+    assert printed(text) == ["True over"]
+
+
+# ------------------------------------------------------------------------------------------------ joining and leaving
+
+
+def test_a_job_joins_at_the_next_batch_or_at_the_next_epoch() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+first = iter(attached())
+got = [next(first)[1][0].item() // 4 for _ in range(7)]
+at_batch, at_epoch = attached(), attached(join="epoch")
+batches, later = iter(at_batch), iter(at_epoch)
+joined = []
+reads = threading.Thread(target=lambda: joined.append([k[0].item() // 4 for _, k in batches]))
+epoch = threading.Thread(target=lambda: joined.append([k[0].item() // 4 for _, k in later]))
+reads.start(), epoch.start()
+got += [k[0].item() // 4 for _, k in first]
+reads.join()
+print(got == list(range(20)), joined[0] == got[-len(joined[0]):], 0 < len(joined[0]) < 14)
+at_batch.close()
+first.close()
+epoch.join()
+print(joined[1] == list(range(20)))
+end(server)
+"""
+    assert printed(text) == ["True True True", "True"]
+
+
+def test_a_job_that_joins_behind_the_last_batch_of_an_epoch_begins_with_the_next_one() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
 first = attached()
 batches = iter(first)
-got = [next(batches)[1].tolist() for _ in range(6)]
-os.read(asked, 1)
-state = first.state_dict()
-first.close()
-os.read(seen, 1)
+for _ in range(20):
+    next(batches)
+first.close()  # the end of the epoch was sent to it, and it has not read that
 second = attached()
-second.load_state_dict(state)
-got += [k.tolist() for _, k in second]
-print(got == alone())
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
+print([k[0].item() // 4 for _, k in second] == list(range(20)))
+end(server)
 """
     assert printed(text) == ["True"]
 
 
-def test_a_job_that_joins_in_mid_epoch_names_no_batch_before_it_has_one() -> None:
+def test_the_next_job_begins_with_the_first_batch_that_the_last_one_has_not_read() -> None:
     text = """
-server = forked(serve, loader(shuffle=True), NAME)
-first = iter(attached())
-got = [next(first)[1].tolist() for _ in range(3)]
-second = attached()
-batches = iter(second)
-print(second.state_dict()["batch"])
-next(first), next(first)  # otherwise nothing more is opened, because the ring is full
-at = alone().index(next(batches)[1].tolist())
-print(second.state_dict()["batch"] == at + 1 > 3)
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
+server = forked(serve, loader(), NAME)
+got = []
+for takes in (1, 3, 2, 9):
+    job = attached()
+    batches = iter(job)
+    got += [next(batches)[1][0].item() // 4 for _ in range(takes)]
+    job.close()
+job = attached()
+got += [k[0].item() // 4 for _, k in job]
+print(got == list(range(20)))
+job.close()
+late = attached(join="epoch")
+print([k[0].item() // 4 for _, k in late] == list(range(20)))
+late.close()
+end(server)
 """
-    assert printed(text) == ["None", "True"]
+    assert printed(text) == ["True", "True"]
 
 
-def test_jobs_that_write_in_place_get_the_same_batches_and_join_at_an_epoch() -> None:
+def test_an_epoch_that_only_waiting_jobs_would_read_is_broken_off() -> None:
     text = """
-def job(number):
-    with attached(join="epoch") as batches:
-        iter(batches)
-        for epoch in range(3):
-            wrong, seen = 0, []
-            for rows, k in (batches._iterator if not epoch else batches):
-                wrong += not torch.equal(rows, k[:, None].expand_as(rows).float())
-                rows.add_(1000 * number)
-                seen += k.tolist()
-            assert sorted(seen) == list(range(80)) and not wrong, (seen, wrong)
-
-server = forked(serve, loader(shuffle=True), NAME)
-jobs = [forked(job, number) for number in (1, 2, 3)]
-print(*[os.waitpid(pid, 0)[1] for pid in jobs])
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
+server = forked(serve, loader(), NAME)
+first = attached()
+next(iter(first))
+first.close()
+late = attached(join="epoch")
+print([k[0].item() // 4 for _, k in late] == list(range(20)))
+end(server)
 """
-    assert printed(text) == ["0 0 0"]
+    assert printed(text) == ["True"]
+
+
+def test_a_job_that_leaves_an_epoch_gets_the_next_whole_one() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+job = attached()
+for _ in job:
+    break
+print([k[0].item() // 4 for _, k in job] == list(range(20)))
+iter(job), iter(job)  # nothing of that epoch has come, so nothing is left of it
+print(sum(1 for _ in job))
+end(server)
+"""
+    assert printed(text) == ["True", "20"]
+
+
+def test_with_readers_all_begin_with_the_same_batch_also_after_all_have_ended() -> None:
+    text = """
+def job(at, takes):
+    time.sleep(0.1 * at)
+    batches = iter(attached())
+    got = [str(next(batches)[1][0].item() // 4) for _ in range(takes)]
+    os.write(1, f"{' '.join(got)}\\n".encode())
+
+server = forked(serve_for, 3, loader())
+for _ in range(2):
+    print(*[os.waitpid(pid, 0)[1] for pid in [forked(job, at, 4) for at in range(3)]], flush=True)
+end(server)
+"""
+    lines = printed(text)
+    assert lines[:4] == ["0 1 2 3"] * 3 + ["0 0 0"]
+    assert len(set(lines[4:7])) == 1 and lines[7] == "0 0 0"
 
 
 def test_a_process_comes_and_goes_as_often_as_it_likes() -> None:
     text = """
-server = forked(serve, loader(shuffle=True), NAME)
-kept, got = [], []
-for at in range(70):
-    with attached() as batches:
-        rows, k = next(iter(batches))
-        got.append(torch.equal(rows, k[:, None].expand_as(rows).float()))
-        if at % 30 == 0:
-            kept.append((rows, k.clone()))
-        rows[1:] = at
-print(all(got), all((rows[0] == k[0]).all() for rows, k in kept))
-open_ones = []
-try:
-    for _ in range(40):
-        open_ones.append(attached())
-        iter(open_ones[-1])
-except RuntimeError as error:
-    print(len(open_ones), str(error)[3:42])
-print(next(open_ones[0]._iterator)[0].shape)
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    first, second, third = printed(text)
-    assert first == "True True" and second.endswith("readers are attached to this loader, or") and third
-    assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
-
-
-LATE_END = """
-from shmloader.readers.conducting import ConductingIterator
-
-send_over = ConductingIterator._send_over
-asked, asks = os.pipe()
-seen, sees = os.pipe()
-held_up = []
-
-def send_over_late(self, *given):
-    if not held_up and EARLY(self):
-        held_up.append(os.write(asks, bytes([self.epoch.number])))
-        os.read(seen, 1)
-    send_over(self, *given)
-
-ConductingIterator._send_over = send_over_late
-torchs = loader(shuffle=True)
-epochs = [[k.tolist() for _, k in torchs] for _ in range(20)]
-"""
-
-
-@pytest.mark.parametrize("named", [False, True], ids=["without a state", "with a state"])
-@pytest.mark.parametrize("takes", [1, 20])
-def test_a_job_that_joins_behind_an_epochs_last_batch_gets_the_next_epoch(named: bool, takes: int) -> None:
-    """It may leave that epoch, and then the next iter() gives the one after it."""
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-first = attached()
-batches = iter(first)
-got = [next(batches)[1].tolist() for _ in range(20)]
-state = first.state_dict()
-os.read(asked, 1)
-first.close()
-second = attached()
-if NAMED:
-    second.load_state_dict(state)
-batches = iter(second)
-at = batches.epoch.number
-os.write(sees, b"x")
-print(got == epochs[0], at, [next(batches)[1].tolist() for _ in range(TAKES)] == epochs[1][:TAKES])
-print([k.tolist() for _, k in second] == epochs[2], second.state_dict()["epoch"])
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    early = "lambda batches: batches.epoch.source.is_exhausted and not batches.epoch.waits"
-    text = f"NAMED, TAKES, EARLY = {named}, {takes}, {early}\n{LATE_END}{text}"
-    assert printed(text) == ["True 0 True", "True 3"]
-
-
-def test_a_job_that_joins_at_a_batch_that_was_opened_early_waits_for_the_next_whole_epoch() -> None:
-    text = """
-from shmloader.readers.iterator import ReaderIterator
-
-pass_over = ReaderIterator._pass_over
-
-def pass_over_late(self):
-    os.write(sees, b"x")  # the server goes on
-    pass_over(self)
-
-def reads():
-    job = attached()
-    while True:
-        for _ in job:
-            pass
-
-ReaderIterator._pass_over = pass_over_late
-server = forked(serve, loader(shuffle=True, prefetch_epochs=True), NAME)
-other = forked(reads)
-(at,) = os.read(asked, 1)  # the first epoch before whose end is sent, the next one is open; beside load a later one
-batches = iter(attached(join="epoch"))
-print(batches.epoch.number - at, [k.tolist() for _, k in batches] == epochs[at + 2])
-for pid in (other, server):
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-"""
-    early = "lambda batches: batches._ring.next is not None and batches._over_sent[0] != batches.epoch.serial"
-    assert printed(f"EARLY = {early}\n{LATE_END}{text}") == ["2 True"]
-
-
-def test_a_job_that_leaves_its_epoch_hears_of_the_servers_end_at_any_time() -> None:
-    """The ring is closed after the job has looked for that, and before it clears its alarm; the server ends later."""
-    text = """
-from shmloader.readers.attachment import Attachment
-
-class Late:
-    def __init__(self, ring):
-        self.ring, self.side = ring, ring.side
-
-    def __getattr__(self, name):
-        return getattr(self.side, name)
-
-    def clear_alarm(self):
-        if self.side.cursor == self.ring.ends.get(batches._serial):
-            while not self.ring.closed:
-                time.sleep(0.01)
-            threading.Timer(0.2, ends.set).start()
-        self.side.clear_alarm()
-
-def ends_late(self, why):
-    ends.wait()
-    end_now(self, why)
-
-end_now, ends = Attachment.end, threading.Event()
-Attachment.end = ends_late
-server = forked(lambda: serve(loader(), NAME, epochs=1))
-job = attached()
-batches = iter(job)
-next(batches)
-batches._ring.side = Late(batches._ring)
-try:
-    iter(job)
-except RuntimeError as error:
-    print("has ended. All batches that it finished were read" in str(error))
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["True"]
-
-
-def test_a_batch_may_be_published_between_any_two_looks_for_it() -> None:
-    text = """
-class Late:
-    def __init__(self, side):
-        self.side, self.looks = side, 0
-
-    def __getattr__(self, name):
-        return getattr(self.side, name)
-
-    def ready(self):
-        self.looks -= 1
-        return self.looks < 0 and self.side.ready()
-
-server = forked(serve, loader(shuffle=True), NAME)
-batches = iter(attached())
-batches._ring.side = Late(batches._ring.side)
-got = []
-for at in range(20):
-    batches._ring.side.looks = at % 5
-    got.append(next(batches)[1].tolist())
-print(got == alone(), sum(1 for _ in batches))
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["True 0"]
-
-
-def test_a_job_that_is_too_slow_is_dropped_and_keeps_what_it_has() -> None:
-    text = """
-server = forked(lambda: serve(loader(shuffle=True), NAME, patience=0.2))
-slow = iter(attached())
-rows, k = next(slow)
-quick = attached()
-print(sum(len(k) for _ in range(3) for rows, k in quick) >= 160)
-print(torch.equal(rows, k[:, None].expand_as(rows).float()))
-try:
-    for _ in range(30):
-        next(slow)
-except RuntimeError as error:
-    print("it held up the others for 0.2 seconds" in str(error))
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-quick.close()
-"""
-    assert printed(text) == ["True"] * 3
-
-
-def test_a_job_that_is_dropped_before_its_last_batch_gets_an_error() -> None:
-    """The server drops it after it has seen that the batch is ready, and opens the entry for the next epoch."""
-    text = """
-from shmloader.readers.iterator import ReaderIterator
-
-is_of_this_epoch = ReaderIterator._is_of_this_epoch
-
-def looks_late(self):
-    while self._ring.side.cursor == self._first + 19 and self._ring.side.next_epoch == self._serial:
-        time.sleep(0.01)
-    return is_of_this_epoch(self)
-
-def reads():
-    job = attached()
-    while True:
-        for _ in job:
-            pass
-
-server = forked(lambda: serve(loader(shuffle=True), NAME, patience=0.2))
-slow = iter(attached())
-other = forked(reads)
-ReaderIterator._is_of_this_epoch = looks_late
-got = []
-try:
-    for _, k in slow:
-        got.append(k)
-        while len(got) == 19 and slow._serial not in slow._ring.ends:
-            time.sleep(0.01)
-except RuntimeError as error:
-    print(len(got), "it held up the others for 0.2 seconds" in str(error))
-for pid in (other, server):
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-"""
-    assert printed(text) == ["19 True"]
-
-
-def test_the_server_is_killed_and_the_job_hears_of_it_at_once() -> None:
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-batches = iter(attached())
-got = [next(batches)[1].tolist() for _ in range(3)]
-os.kill(server, signal.SIGKILL)
-try:
-    while True:
-        got.append(next(batches)[1].tolist())
-except RuntimeError as error:
-    print(got == alone()[:len(got)], len(got) < 12, "has ended. All batches that it finished were read" in str(error))
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["True True True"]
-
-
-def test_epochs_of_one_batch_are_all_kept_for_who_joins_later() -> None:
-    text = """
-class Few(Tens):
-    def __len__(self):
-        return 4
-
-def short():
-    return shmloader.DataLoader(Few(), batch_size=4, num_workers=2, prefetch_factor=8, persistent_workers=True,
-                                multiprocessing_context="fork")
-
-server = forked(serve, short(), NAME)
-first = attached()
-next(iter(first))
-state = first.state_dict()
-end = time.monotonic() + 10
-while len(first._attachment._epochs) < 15 and time.monotonic() < end:  # as many as the ring has entries
-    time.sleep(0.02)
-second = attached()
-second.load_state_dict(state | {"epoch": 1, "batch": 0})
-next(iter(second))
-print(second.state_dict()["epoch"], second.state_dict()["batch"])
-second.close()
-for _ in range(3):
-    assert len(list(first)) == 1
-first.close()
-third = attached()
-next(iter(third))
-print(third.state_dict()["epoch"] <= 4, third.state_dict()["batch"])
-third.close()
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["1 1", "True 1"]
-
-
-def test_a_child_of_a_reader_takes_nothing_in_its_place() -> None:
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-mine = attached()
-batches = iter(mine)
-got = [next(batches)[1].tolist()]
-
-def child():
-    for take in (lambda: iter(mine), lambda: next(batches)):
-        try:
-            take()
-        except RuntimeError as error:
-            print(str(error)[:57])
-    mine.close()
-
-os.waitpid(forked(child), 0)
-got += [k.tolist() for _, k in batches]
-print(got == alone(), len(list(mine)))
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["This iterator belongs to the process that made it. This p"] * 2 + ["True 20"]
-
-
-def test_a_server_that_is_stopped_says_so() -> None:
-    text = """
-def served():
-    try:
-        serve(loader(shuffle=True), NAME)
-    except KeyboardInterrupt:
-        pass
-
-server = forked(served)
-job = attached()
-batches = iter(job)
-number = next(batches)[1]
-os.kill(server, signal.SIGINT)
-try:
-    list(batches)
-except RuntimeError as error:
-    print(error)
-os.waitpid(server, 0)
-"""
-    (error,) = printed(text)
-    assert (
-        "was stopped in mid-epoch, so batch " in error or "has ended. All batches that it finished were read" in error
-    )
-    assert error.endswith(("Start it again, and attach without a state.", "Look at its output for the reason."))
-
-
-def test_iter_that_was_interrupted_joins_again() -> None:
-    text = """
-server = forked(serve, loader(shuffle=True), NAME)
-holds = attached()
-kept = iter(holds)
-next(kept)
-late = attached(join="epoch")
-late.load_state_dict(late.state_dict())  # it names no batch, so the job still begins with an epoch
-
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, interrupt)
-for _ in range(2):
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        iter(late)
-    except KeyboardInterrupt:
-        print("interrupted", late.state_dict()["batch"])
-print(sum(1 for _ in kept))
-holds.close()
-batches = iter(late)
-print(late.state_dict()["batch"], len(list(batches)))
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-"""
-    assert printed(text) == ["interrupted None"] * 2 + ["19", "0 20"]
-
-
-def test_a_loader_without_a_batch_ends_its_server() -> None:
-    text = """
-found, go = os.pipe()
-
-class Waits(data.SequentialSampler):
-    def __iter__(self):
-        os.read(found, 1)  # otherwise the server may end before attach() has found it
-        return super().__iter__()
-
-def served():
-    try:
-        serve(shmloader.DataLoader(range(3), batch_size=4, drop_last=True, num_workers=1, persistent_workers=True,
-                                   multiprocessing_context="fork", sampler=Waits(range(3))), NAME)
-    except ValueError as error:
-        print(str(error).split(".")[0])
-
-server = forked(served)
-mine = attached()
-if JOINS:
-    batches = iter(mine)
-os.write(go, b".")
-ended = False
-try:
-    for _ in range(3):
-        list(mine)
-except RuntimeError as error:
-    ended = "has ended" in str(error)
-except ConnectionError as error:  # the server may end before this reader has joined, or while it does
-    ended = not JOINS and ("has ended" in str(error) or "No server" in str(error))
-os.waitpid(server, 0)
-print(ended)  # now, because both processes write into one pipe, and a line and its end are two writes
-"""
-    for joins in (True, False):
-        lines = printed(f"JOINS = {joins}\n{text}")
-        assert lines == ["A loader that is served must give batches, but this one gave none in an epoch", "True"]
-
-
-# ------------------------------------------------------------------------------------------------ what is refused
-
-
-def test_nobody_serves() -> None:
-    with pytest.raises(ConnectionError, match=r"No server named 'nobody' runs.*shmloader serve"):
-        shmloader.attach("nobody")
-    with pytest.raises(ValueError, match="join should be 'batch' or 'epoch'"):
-        shmloader.attach("nobody", join="now")
-    with pytest.raises(ValueError, match="spare_slots should be"):
-        shmloader.attach("nobody", spare_slots=-1)
-
-
-@pytest.mark.parametrize(
-    ("options", "refused"),
-    [
-        ({"num_workers": 0}, "num_workers=0 and persistent_workers=False"),
-        ({"num_workers": 1}, "needs num_workers above 0 and persistent_workers=True"),
-        ({"num_workers": 1, "persistent_workers": True, "in_order": False}, "but has in_order=False. Leave it out"),
-        ({"num_workers": 1, "persistent_workers": True, "device": "cpu"}, "device='cpu'"),
-        ({"num_workers": 1, "persistent_workers": True, "pin_memory": True}, "pin_memory=True"),
-        ({"num_workers": 1, "persistent_workers": True, "batch_size": 2, "group_by": int}, "group_by=.*Leave it out"),
-    ],
-)
-def test_a_loader_that_cannot_be_served(options: dict[str, Any], refused: str) -> None:
-    with pytest.raises(ValueError, match=refused):
-        serve(shmloader.DataLoader(range(4), **options), uuid.uuid4().hex)
-
-
-def test_a_name_that_is_taken() -> None:
-    name = uuid.uuid4().hex
-    taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    taken.bind(f"\0shmloader/serve/{os.geteuid()}/{name}")
-    taken.listen()
-    made = shmloader.DataLoader(range(4), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
-    with taken, pytest.raises(OSError, match="Another process serves under the name"):
-        serve(made, name)
-
-
-def test_another_users_socket_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with one, other:
-        monkeypatch.setattr(os, "geteuid", lambda: 4711)
-        with pytest.raises(PermissionError, match=r"is user .*'s, and this one is user 4711's"):
-            Wire(one)
-
-
-def test_all_threads_that_wait_in_iter_hear_of_the_servers_death() -> None:
-    text = """
 server = forked(serve, loader(), NAME)
-batches = attached()
-it = iter(batches)
-other = iter(attached())  # it takes nothing, so the server does not begin another epoch
-heard = []
-
-def begin():
-    try:
-        iter(batches)
-    except RuntimeError as error:
-        heard.append("has ended" in str(error))
-
-threads = [threading.Thread(target=begin, daemon=True) for _ in range(3)]
-[thread.start() for thread in threads]
-time.sleep(0.3)
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-[thread.join(20) for thread in threads]
-print(heard)
-"""
-    assert printed(text) == ["[True, True, True]"]
-
-
-def test_threads_that_share_a_job_may_begin_an_epoch_while_another_one_takes() -> None:
-    text = """
-server = forked(serve, loader(), NAME)
-batches = attached()
-it, over, wrong, begun = iter(batches), time.monotonic() + 0.7, [], 0
-
-def take():
-    while time.monotonic() < over:
-        try:
-            next(it)
-        except StopIteration:
-            time.sleep(0.001)
-        except Exception as error:
-            wrong.append(repr(error))
-
-taker = threading.Thread(target=take, daemon=True)
-taker.start()
-while time.monotonic() < over:
-    time.sleep(0.002)
-    iter(batches)
-    begun += 1
-taker.join(20)
-print(taker.is_alive(), wrong, begun > 20)
-batches.close()
+attached()
+def opens(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+before = opens("self"), None
+seen = set()
+for at in range(60):
+    job = attached(copy=at % 2 == 0)
+    next(iter(job))
+    if at % 3:
+        job.close()
+    del job
+    if at >= 40:
+        seen.add((opens("self"), opens(server) // 4))
+print(len(seen) <= 2, opens("self") == before[0])
+many = [attached() for _ in range(40)]
+print(len([iter(job) for job in many]))
+[job.close() for job in many]
 end(server)
 """
-    assert printed(text) == ["False [] True"]
+    assert printed(text) == ["True True", "40"]
+
+
+# ------------------------------------------------------------------------------------------------ states
+
+
+@COPIES
+def test_a_readers_state_is_the_servers_at_that_batch_and_a_server_begins_there(copy: bool) -> None:
+    text = (
+        f"COPY = {copy}"
+        + """
+def served(state, **options):
+    made = loader(shuffle=True, **options)
+    made.load_state_dict(state)
+    serve(made, NAME)
+
+server = forked(serve, loader(shuffle=True), NAME)
+job, own = attached(copy=COPY), loader(shuffle=True)
+batches, mine = iter(job), iter(own)
+same = []
+for _ in range(7):
+    next(batches), next(mine)
+    same.append(job.state_dict() == own.state_dict())
+state = job.state_dict()
+job.close()
+end(server)
+print(same == [True] * 7, job.state_dict() == state)
+server = forked(served, state)
+job, resumed = attached(copy=COPY), loader(shuffle=True)
+resumed.load_state_dict(state)
+for _ in range(2):
+    got, right = [k.tolist() for _, k in job], [k.tolist() for _, k in resumed]
+    print(got == right, len(got), job.state_dict() == resumed.state_dict())
+end(server)
+"""
+    )
+    assert printed(text) == ["True True", "True 13 True", "True 20 True"]
+
+
+def test_states_of_streams_and_of_samplers_with_their_own_and_no_state_at_all() -> None:
+    text = """
+class Stream(data.IterableDataset):
+    def __init__(self):
+        self.at = 0
+    def __iter__(self):
+        while self.at < 40:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+    def state_dict(self):
+        return {"at": self.at, "long": "x" * 9000}
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+def stream():
+    return shmloader.DataLoader(Stream(), batch_size=4, num_workers=1, persistent_workers=True,
+                                multiprocessing_context="fork")
+
+class Fails(data.SequentialSampler):
+    def state_dict(self):
+        raise ValueError("none of mine")
+    def load_state_dict(self, state):
+        pass
+
+server = forked(serve, stream(), NAME)
+job = attached()
+batches = iter(job)
+got = [next(batches).tolist() for _ in range(3)]
+resumed = stream()
+resumed.load_state_dict(job.state_dict())
+print([b.tolist() for b in batches] == [b.tolist() for b in resumed], got[-1])
+job.close()
+end(server)
+server = forked(serve, loader(sampler=Fails(range(80))), NAME)
+job = attached()
+next(iter(job))
+try:
+    job.state_dict()
+except RuntimeError as error:
+    print(str(error).startswith("The server's state_dict() has raised ValueError"), "none of mine" in str(error))
+try:
+    attached().state_dict()
+except RuntimeError as error:
+    print(error)
+end(server)
+"""
+    assert printed(text) == [
+        "True [8, 9, 10, 11]",
+        "True True",
+        "state_dict() is the server's, and nothing has come from it. Call iter() first.",
+    ]

@@ -1,6 +1,4 @@
-"""`shmloader serve MODULE:FUNCTION --name NAME`: the options, and how Ctrl-C and SIGTERM end it.
-It decides how long a slow reader may hold up the others before it is dropped (--patience).
-"""
+"""`shmloader serve MODULE:FUNCTION --name NAME`: its options, and how Ctrl-C, SIGTERM and errors end it."""
 
 from __future__ import annotations
 
@@ -9,11 +7,12 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from typing import Any
 
 from shmloader.commands.numbers import positive
 
-PATIENCE = 10  # seconds
+PATIENCE = 10.0  # seconds
 
 
 def add_to(commands: Any) -> None:
@@ -23,22 +22,29 @@ def add_to(commands: Any) -> None:
         help="host a loader for other processes, which call shmloader.attach(NAME)",
         description="Hosts the loader that FUNCTION returns, epoch after epoch, until it is ended. Other processes of "
         "the same user read its batches with shmloader.attach(NAME). While none does, it pauses. It exits with 1 where "
-        "the loader cannot be served; Ctrl-C and SIGTERM end it.",
+        "the loader cannot be served or raises; Ctrl-C and SIGTERM end it.",
     )
     made.add_argument("loader", metavar="MODULE:FUNCTION", help="returns a shmloader.DataLoader")
     made.add_argument("--name", required=True, help="what others attach to")
     made.add_argument(
-        "--slow",
-        choices=("leave", "wait"),
-        default="leave",
-        help="a reader that holds up the others is dropped, with an error (leave, the default), or they wait for it",
-    )
-    made.add_argument(
         "--patience",
-        type=positive,
+        type=_patience,
         default=PATIENCE,
         metavar="SECONDS",
-        help=f"how long it may hold them up before it is dropped (default {PATIENCE})",
+        help="how long a reader may hold up the others before it is dropped, with an error "
+        f"(default {PATIENCE:g}; inf: they wait for it)",
+    )
+    made.add_argument(
+        "--readers",
+        type=positive,
+        default=1,
+        metavar="NUMBER",
+        help="how many must have attached before the first of them gets a batch (default 1)",
+    )
+    made.add_argument(
+        "--state",
+        metavar="FILE",
+        help="begin at the state in this file, which torch.save() has written: that of a reader or of the loader",
     )
     made.set_defaults(run=run)
 
@@ -58,11 +64,27 @@ def run(given: argparse.Namespace) -> int:
         print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
 
     try:
-        serve(loader, given.name, patience=None if given.slow == "wait" else given.patience, on_start=started)
+        if given.state is not None:
+            _load(loader, given.state)
+        serve(loader, given.name, patience=given.patience, needed=given.readers, on_start=started)
     except (ValueError, OSError) as error:
         print(f"shmloader serve: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except Exception:
+        traceback.print_exc()
+    # Readers may still read what this process has lent, and the interpreter's end would give that memory back.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _patience(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds, or inf.")
+    return seconds
 
 
 def _made(named: str) -> Any:
@@ -71,3 +93,9 @@ def _made(named: str) -> Any:
         raise SystemExit(f"shmloader serve: {named!r} names no function. Write MODULE:FUNCTION, such as data:loader.")
     sys.path.insert(0, os.getcwd())
     return getattr(importlib.import_module(module), function)()
+
+
+def _load(loader: Any, file: str) -> None:
+    import torch
+
+    loader.load_state_dict(torch.load(file, map_location="cpu", weights_only=False))

@@ -1,0 +1,108 @@
+"""The batches that a server takes, and what it sends of them: NOTE [ Readers on leases ] in served_side.pxd.
+
+The server reads nothing of a batch but its description, as the worker wrote it, so readers unpickle what is nested.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from shmloader.core.lease import Lease
+from shmloader.core.ring import give_pages_back
+from shmloader.options import Options
+from shmloader.system import nameless
+from shmloader.trainer.iterator import RingIterator
+
+ON_THE_WAY = 4  # batches that the server holds beside those that a reader of shared batches keeps
+MOST_KEPT = 32  # batches that such a reader may keep; their messages must find room in its socket
+CELLS = 128  # more than are in use at once: two for each message that is held
+
+
+class Beside:
+    """The file of what neither the socket nor the lease can hold: long messages, and bytes that cannot be lent.
+
+    Args:
+        stride: More bytes than any of them has.
+    """
+
+    def __init__(self, stride: int) -> None:
+        self.fd = nameless.memory("shmloader_beside")
+        self._stride = stride
+        self._cell = 0
+
+    def write(self, data: bytes | memoryview) -> tuple[int, int]:
+        """Write something; returns its place: offset and size."""
+        self._cell = (self._cell + 1) % CELLS
+        at, had, whole = self._cell * self._stride, 0, memoryview(data)
+        while had < whole.nbytes:
+            had += os.pwrite(self.fd, whole[had:], at + had)
+        return at, whole.nbytes
+
+    def free(self, place: tuple[int, int]) -> None:
+        """Give its pages back."""
+        give_pages_back(self.fd, *place)
+
+
+class Taken:
+    """A batch that the server has taken.
+
+    Args:
+        lease: Of the batch.
+        copies: Whether the slot cannot be lent, because its worker keeps it.
+        beside: Where the bytes are copied to then.
+
+    Attributes:
+        said: What a reader needs to make the batch: the arguments of ServedSide.lease() behind `copies`.
+    """
+
+    def __init__(self, lease: Lease, copies: bool, beside: Beside) -> None:
+        rows, parts = lease.rows, []
+        for k in range(lease.chunks):
+            meta, plan = lease.meta(k), lease.plan(k)
+            pickled = lease.chunk_objects(k, 0) if rows else b""
+            parts.append((meta + plan + pickled, len(meta), len(plan), lease.first_row(k)))
+        with memoryview(lease) as whole:
+            table = (0, 0) if rows else lease.objects(0)
+            self._copy = beside.write(whole) if copies else None
+            at = -1 if self._copy is None else self._copy[0]
+            self.said = lease.payload, whole.nbytes, table, rows, lease.listed, parts, at
+        self._lease = None if copies else lease
+        self._beside = beside
+
+    def close(self) -> None:
+        """Give the slot back, or the copy.  Twice does no harm."""
+        self._lease = None
+        if self._copy is not None:
+            self._beside.free(self._copy)
+        self._copy = None
+
+
+def kept_by_reader(options: Options) -> int:
+    """How many batches a reader of shared batches may keep; further ones are copied for it."""
+    return min(options.spare_slots, MOST_KEPT)
+
+
+class ServingIterator(RingIterator):
+    """The iterator of a server: each batch is a Taken, whose slot is lent until Taken.close()."""
+
+    stays = True  # readers map the slots
+    beside: Beside
+
+    def __init__(self, loader: Any, options: Options) -> None:
+        lent = kept_by_reader(options) + ON_THE_WAY
+        super().__init__(loader, replace(options, spare_slots=lent, ring_memory="memfd"))
+
+    def _batch_reader(self) -> Any:
+        self.beside = Beside(self._segment.geometry.slot_stride)
+        return self
+
+    def read(self, lease: Lease, copy: bool) -> Taken:
+        """Stands for BatchReader.read()."""
+        return Taken(lease, copy, self.beside)
+
+    @property
+    def memory(self) -> tuple[int, Any]:
+        """What readers map: a descriptor, and the geometry."""
+        return self._segment.fd, self._segment.geometry
