@@ -249,7 +249,7 @@ cdef class CacheTable:
 
     # ------------------------------------------------------------------------------ a table whose pictures are in a file
 
-    def load(self, const uint8_t[::1] words, uint64_t end):
+    def load(self, bytes words not None, uint64_t end):
         """Copy the entries of a file, before any other process sees this table.
 
         Args:
@@ -257,10 +257,10 @@ cdef class CacheTable:
             end: the end of the file's pictures, where the next one goes.
         """
         cdef uint64_t word, k
-        if words.shape[0] != <Py_ssize_t>self.slots * 8:
-            raise ValueError(f"{words.shape[0]} bytes are no table of {self.slots} slots")
+        if len(words) != <Py_ssize_t>self.slots * 8:
+            raise ValueError(f"{len(words)} bytes are no table of {self.slots} slots")
         for k in range(self.slots):
-            memcpy(&word, &words[8 * k], 8)
+            memcpy(&word, PyBytes_AS_STRING(words) + 8 * k, 8)
             if cache_state(word) == CACHE_ENTRY and cache_place(word) < end:
                 ring_note(self.words + k, word)
         ring_note(&self.header.used, (end + CACHE_UNIT - 1) // CACHE_UNIT * CACHE_UNIT)

@@ -24,14 +24,14 @@ cdef str REMEDY = (
 cdef uint64_t hash_of(object key) except? 0:
     """A hash that is the same in each process."""
     cdef uint64_t found = 0xcbf29ce484222325    # FNV-1a's offset and prime
-    cdef const uint8_t[::1] text
+    cdef bytes data
+    cdef const uint8_t *text
     cdef Py_ssize_t k
     if isinstance(key, str):
         data = key.encode("utf-8", "surrogatepass")
-        if data:
-            text = data
-            for k in range(len(data)):
-                found = (found ^ text[k]) * <uint64_t>0x100000001b3
+        text = data
+        for k in range(len(data)):
+            found = (found ^ text[k]) * <uint64_t>0x100000001b3
     else:
         found = <uint64_t><Py_ssize_t>hash(key)     # of numbers: 1, 1.0 and numpy.int64(1) have the same
     return (found ^ (found >> 32)) * <uint64_t>0x9e3779b97f4a7c15      # so that neighbours lie apart
@@ -45,7 +45,7 @@ def bits_for(Py_ssize_t count) -> int:
 def table_of(keys, int bits) -> bytearray:
     """The table of these keys."""
     cdef bytearray made = bytearray(4 << bits)
-    cdef uint32_t[::1] table = memoryview(made).cast("I")
+    cdef uint32_t *table = <uint32_t *><char *>made
     cdef uint64_t at, mask = (<uint64_t>1 << bits) - 1
     cdef uint32_t row = 0
     for key in keys:

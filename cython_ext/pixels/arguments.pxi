@@ -49,6 +49,14 @@ cdef int numbers(object matrix, double *to, int n) except -1:
     return 0
 
 
+cdef bytes floats(object weights):
+    """The bytes of a contiguous array of float32."""
+    view = memoryview(weights)
+    if view.format != "f" or not view.c_contiguous:
+        raise ValueError(f"weights of format {view.format!r}: they should be a contiguous array of float32")
+    return view.tobytes()
+
+
 cdef int take_scales(scales, pixels_scale by[3]) except -1:
     """A contiguous array of 3 x 4 floats, as C has them."""
     cdef Py_buffer view

@@ -140,14 +140,15 @@ cdef class Picture(Canvas):
 
     def look_up(self, table):
         """Image.point: a table of 256 bytes for all channels, or one of 768."""
-        cdef const uint8_t[::1] entries = bytes(table)
+        cdef bytes entries = bytes(table)
+        cdef const uint8_t *at = entries
         self.check()
-        if entries.shape[0] == 256:
-            pixels_look_up_all(self.picture, &entries[0])
-        elif entries.shape[0] == 768:
-            pixels_look_up(self.picture, <const uint8_t (*)[256]>&entries[0])
+        if len(entries) == 256:
+            pixels_look_up_all(self.picture, at)
+        elif len(entries) == 768:
+            pixels_look_up(self.picture, <const uint8_t (*)[256]>at)
         else:
-            raise ValueError(f"a table of {entries.shape[0]} entries: it may have 256 or 768")
+            raise ValueError(f"a table of {len(entries)} entries: it may have 256 or 768")
 
     def brightness(self, float factor):
         """ImageEnhance.Brightness(image).enhance(factor)."""
@@ -273,12 +274,15 @@ cdef class Picture(Canvas):
         A byte differs by at most 1 from the result of sums in another order, or in two dimensions at once.
         """
         cdef int status
-        cdef const float[::1] x = across, y = down
+        cdef bytes x = floats(across), y = floats(down)
+        cdef const float *x_at = <const float *><const char *>x
+        cdef const float *y_at = <const float *><const char *>y
+        cdef int wide = len(across), high = len(down)
         self.check()
-        if x.shape[0] % 2 == 0 or y.shape[0] % 2 == 0 or x.shape[0] > LONGEST or y.shape[0] > LONGEST:
-            raise ValueError(f"{x.shape[0]} and {y.shape[0]} weights: both should be odd, and at most {LONGEST}")
+        if wide % 2 == 0 or high % 2 == 0 or wide > LONGEST or high > LONGEST:
+            raise ValueError(f"{wide} and {high} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            status = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
+            status = pixels_convolve(self.picture, x_at, wide, y_at, high)
         check_memory(status)
 
     def convolve_window(self, weights):
@@ -292,12 +296,15 @@ cdef class Picture(Canvas):
             beyond the mirrored picture.
         """
         cdef int status
-        cdef const float[:, ::1] window = weights
+        cdef bytes window = floats(weights)
+        cdef const float *first = <const float *><const char *>window
+        cdef int wide, high
+        high, wide = weights.shape
         self.check()
-        if window.shape[0] % 2 == 0 or window.shape[1] % 2 == 0 or max(window.shape[0], window.shape[1]) > LONGEST:
-            raise ValueError(f"{window.shape[0]} x {window.shape[1]} weights: both should be odd, and at most {LONGEST}")
+        if wide % 2 == 0 or high % 2 == 0 or max(wide, high) > LONGEST:
+            raise ValueError(f"{high} x {wide} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            status = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
+            status = pixels_convolve_window(self.picture, first, wide, high)
         if status == PIXELS_NO_WAY:
             return False
         check_memory(status)

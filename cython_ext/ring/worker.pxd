@@ -65,7 +65,7 @@ cdef class WorkerSide(Ring):
     cpdef int unused_parts(self) noexcept
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
     cpdef uint64_t address(self, Py_ssize_t at) except 0
-    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1
+    cpdef int write(self, Py_ssize_t at, object data) except -1
     cpdef int describe(self, list words, bytes plan, bytes beside=*) except -1
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1
 

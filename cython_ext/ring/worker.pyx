@@ -4,6 +4,7 @@ It aligns tensors to 128 bytes, and refuses a process that is forked in it: NOTE
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -361,12 +362,16 @@ cdef class WorkerSide(Ring):
             raise ValueError(f"{bytes} bytes at {at} are not in the {self.used} that are allocated of this payload")
         return 0
 
-    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1:
+    cpdef int write(self, Py_ssize_t at, object data) except -1:
         """Copy a buffer to offset `at` of the current payload."""
-        self.check_inside(at, data.shape[0])
-        if data.shape[0]:
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.check_inside(at, view.len)
             with nogil:
-                memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
+                memcpy(self.slot(self.current) + at, view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
         return 0
 
     # A worker's description of a batch lies in the entry's area, after the task.  The task stays, because a process
@@ -403,20 +408,20 @@ cdef class WorkerSide(Ring):
         self.described = plan_at + size + more
         return 0
 
-    def report(self, const unsigned char[::1] text) -> None:
+    def report(self, bytes text not None) -> None:
         """Write a report on the batch, after its description and before it is published: the replaced samples.
 
         Raises:
             MemoryError: there are no pages for it.
         """
         cdef int at = self.cursor % self.entries
-        cdef uint64_t size = text.shape[0]
+        cdef uint64_t size = PyBytes_GET_SIZE(text)
         self.check_claimed()
         if not size:
             return
         if self.described + size > self.room[at]:
             self.room[at] = self.segment.commit_answer(at, self.described + size)
-        memcpy(self.area(self.cursor) + self.described, &text[0], size)
+        memcpy(self.area(self.cursor) + self.described, PyBytes_AS_STRING(text), size)
         self.state_size = <uint32_t>size
 
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
@@ -426,13 +431,13 @@ cdef class WorkerSide(Ring):
         entry.answer.objects_at, entry.answer.objects_size = at, size
         return 0
 
-    def leave_state(self, const unsigned char[::1] state) -> None:
+    def leave_state(self, bytes state not None) -> None:
         """Write the stream's state after the claimed batch, before that is published.
 
         Raises:
             MemoryError: there are no pages for it.
         """
-        cdef uint64_t size = state.shape[0]
+        cdef uint64_t size = PyBytes_GET_SIZE(state)
         cdef uint32_t cell = self.to_leave
         self.check_claimed()
         self.state_size = 0
@@ -443,7 +448,7 @@ cdef class WorkerSide(Ring):
         self.state_size = NO_ROOM       # unless it is written
         if size > self.cell_room[cell]:
             self.cell_room[cell] = self.segment.commit_state(cell, size)
-        memcpy(self.cell(cell), &state[0], size)
+        memcpy(self.cell(cell), PyBytes_AS_STRING(state), size)
         self.state_size = <uint32_t>size
 
     def has_views(self) -> bool:

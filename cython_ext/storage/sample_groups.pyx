@@ -56,13 +56,13 @@ cdef bytes lower(const uint8_t *text, Py_ssize_t size):
     return made if is_low else made.lower()
 
 
-def group(bytes names, const uint64_t[::1] ends, const uint64_t[::1] places, const uint64_t[::1] sizes):
+def group(bytes names, bytes all_ends not None, bytes all_places not None, bytes all_sizes not None):
     """Group consecutive members with one key into samples, as WebDataset does.
 
     Args:
         names: the names of all members, joined.
-        ends: where each name ends.
-        places, sizes: of each member.
+        all_ends: where each name ends, as words of 64 bits.
+        all_places, all_sizes: of each member, as such words.
 
     Returns:
         the keys of all samples, joined, and where each ends;
@@ -74,7 +74,10 @@ def group(bytes names, const uint64_t[::1] ends, const uint64_t[::1] places, con
         KeyError: a sample has an extension twice; with the member's name.
     """
     cdef const uint8_t *text = names
-    cdef Py_ssize_t count = len(ends), at, begin = 0, end, key = 0, rest = 0, own_key = -1, own_size = 0
+    cdef const uint64_t *ends = <const uint64_t *><const char *>all_ends
+    cdef const uint64_t *places = <const uint64_t *><const char *>all_places
+    cdef const uint64_t *sizes = <const uint64_t *><const char *>all_sizes
+    cdef Py_ssize_t count = len(all_ends) // 8, at, begin = 0, end, key = 0, rest = 0, own_key = -1, own_size = 0
     cdef Py_ssize_t samples = 0, members = 0
     cdef bytearray key_text = bytearray()
     cdef bytearray key_ends = bytearray(8 * count), sample_ends = bytearray(8 * count)
@@ -90,6 +93,8 @@ def group(bytes names, const uint64_t[::1] ends, const uint64_t[::1] places, con
     cdef list last = []         # for each extension, the last sample that has it
     cdef bytes extension
     cdef uint32_t number
+    if len(all_places) < 8 * count or len(all_sizes) < 8 * count:
+        raise ValueError(f"{count} members, and not a place and a size for each")
     for at in range(count):
         end = ends[at]
         if begin > end or end > len(names):

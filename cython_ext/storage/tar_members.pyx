@@ -15,7 +15,7 @@ numbers, wrong checksums, two long names for one member.
 This module and tarfile must find the same members.  tests/storage/test_tar_members.py compares them.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -178,12 +178,12 @@ cdef class TarMembers:
             free(buffer)
         return not self.ended
 
-    def feed(self, const uint8_t[::1] data, uint64_t place) -> bool:
+    def feed(self, bytes data not None, uint64_t place) -> bool:
         """Read a part of an archive that begins at `place`, which is `at` or before; see scan()."""
         if place > self.at:
             raise ValueError("that lies behind the next header")
         if len(data):
-            self.raise_for(self.parse(&data[0], len(data), place))
+            self.raise_for(self.parse(<const uint8_t *>PyBytes_AS_STRING(data), len(data), place))
         return not self.ended
 
     def end_of_file(self, uint64_t rest):

@@ -227,7 +227,7 @@ class _StandIn:
         ring.fetched()
         meta = bytes(link.receive(answer.words))
         beside = link.receive(answer.plan + answer.report + answer.states)
-        plan, report = bytes(beside[: answer.plan]), beside[answer.plan : answer.plan + answer.report]
+        plan, report = bytes(beside[: answer.plan]), bytes(beside[answer.plan : answer.plan + answer.report])
         words = struct.unpack(f"{len(meta) // 8}q", meta)
         plan = self._layouts.check(meta, words, plan, answer.used)
         try:

@@ -92,7 +92,7 @@ def grouped(
     """
     try:
         keys, key_ends, sample_ends, which, kept_places, kept_sizes, kinds, extensions = group(
-            names, _words(ends), _words(places), _words(sizes)
+            names, bytes(ends), bytes(places), bytes(sizes)
         )
     except KeyError as error:
         raise ValueError(
@@ -113,7 +113,3 @@ def grouped(
         of_member = {int(old): new for new, old in enumerate(np.frombuffer(which, U64))}
         found.sparse = {of_member[old]: parts for old, parts in sparse.items() if old in of_member}
     return found
-
-
-def _words(data: Any) -> memoryview:
-    return memoryview(data).cast("B").cast("Q")
