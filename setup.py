@@ -1,5 +1,7 @@
 """Builds the Cython core: cython_ext/<room>/<name>.pyx, with <name>.pxd, becomes shmloader.core.<name>.
 
+A module includes parts: each has its text in <part>.pxi, and what it declares in <part>.pxd.
+
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
 extensions speak to torch only through addresses, DLPack and Python's buffer protocol.  The JPEG decoder is ours, so no
 library is needed for it.  setuptools chooses the compiler ($CC).  No flag turns on vector instructions: a process
@@ -15,35 +17,21 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-# The rooms, and the modules of each, from the floor up: a module imports from those above its own line here, and from
-# nothing else of the package (tests/core/test_core_layers.py).  All of them may use atomics.h and clock.h.
+# The rooms, and the modules of each, from the floor up: a module imports from those before it here, and from nothing
+# else of the package (tests/core/test_core_layers.py).  There are few, because calls inside a module are direct, and
+# because each module has a copy of what Cython needs at run time, some 20 KB of a wheel.
+# All of them may use atomics.h and clock.h.
 CORE = {
-    "process": ("process", "stack_timer", "handlers", "late_signals"),
-    "figures": ("figures", "log", "onlooker"),
-    "ring": (
-        *("ring", "sequences", "turns", "free_slots", "free_cells", "lease", "progress"),
-        *("indices", "epoch_counts", "task_writer", "window", "opening", "trainer", "drawing", "next_batch"),
-        *("lane", "fill", "handover", "upcoming", "mapped_pages", "worker", "claims"),
-    ),
-    "batch": (
-        "tensors",
-        "gather",
-        "layout",
-        "columns",
-        "batch_tree",
-        "kept",
-        "batch_writer",
-        "recipe",
-        "batch_reader",
-        "served_side",
-        "collate_plain",
-    ),
-    "device": ("current", "cuda_driver", "reclaim"),
+    "process": ("process",),
+    "figures": ("figures", "onlooker"),
+    "ring": ("ring", "lease", "trainer", "worker"),
+    "batch": ("tensors", "batch_tree", "batch_writer", "batch_reader", "served_side"),
+    "device": ("cuda",),
     "jpeg": ("jpeg",),
     "pixels": ("pixels",),
-    "frozen": ("frozen_rows", "frozen_list", "frozen_dict"),
+    "frozen": ("frozen_rows",),
     "cache": ("cache_table",),
-    "storage": ("tar_members", "sample_groups"),
+    "storage": ("tar_members",),
 }
 IN_C = ("jpeg", "pixels")  # rooms whose module is a few lines around what is written in C beside it
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.

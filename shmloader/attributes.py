@@ -43,7 +43,7 @@ def length_of(of: Any) -> int | None:
 def _is_handlers(error: Exception) -> bool:
     if error.__traceback__ is None or error.__traceback__.tb_next is None:  # no code in Python has run
         return False
-    from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
 
     return is_handlers(error)
 

@@ -79,7 +79,7 @@ class Places:
         try:
             place = self._place(index)
         except Exception as error:
-            from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+            from shmloader.core.process import is_handlers  # here, because off Linux there is no core
 
             if is_handlers(error):
                 raise

@@ -132,7 +132,7 @@ def neutral(text: str) -> str:
     text = re.sub(r"(exited unexpectedly)\n(DataLoader worker \(pid .*\n)*It held .*", r"\1", text)
     text = re.sub(r"(timed out after \S+ seconds)\nWorker (.|\n)*", r"\1", text)
     ours = re.escape(os.path.dirname(shmloader.__file__))  # a checkout's own folder may be called shmloader, too
-    machinery = rf"{ours}/[\w/]+\.py|cython_ext/[\w/]+\.pyx|/torch/utils/data/_utils/(?:worker|fetch)\.py"
+    machinery = rf"{ours}/[\w/]+\.py|cython_ext/[\w/]+\.p(?:yx|xi)|/torch/utils/data/_utils/(?:worker|fetch)\.py"
     text = re.sub(rf'  File "[^"]*({machinery})".*\n(?:(?:    .*)?\n)*', "", text)
     text = re.sub(r'  File ".*", line \d+, in collate_tensor_fn\n(?:    .*\n)*', "", text)  # ours stand in its place
     quoted = rf'  File "[^"]*({machinery})"(?:(?!  File ").)*?\\n(?=  File|\w)'  # a text in a text: it is all one line

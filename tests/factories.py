@@ -33,7 +33,7 @@ IN_CYTHON = {"as_tensor", "empty"}  # those that Cython modules use
 EXCEPT = {
     ("shmloader/trainer/seeds.py", "draw_base_seed"): "torch's iterators draw it from the default device's generator",
     ("shmloader/resume/generators.py", "draw_a_seed"): "torch's RandomSampler draws it from the same generator",
-    ("cython_ext/batch/columns.pyx", "learn"): "it asks torch for the dtype",
+    ("cython_ext/batch/columns.pxi", "learn"): "it asks torch for the dtype",
 }
 _BY_FUNCTION = {getattr(torch, name): name for name in FACTORIES}
 

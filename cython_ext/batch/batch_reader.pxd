@@ -1,9 +1,10 @@
 # cython: language_level=3
 """Reads batches from the payloads that the trainer has taken."""
 
-from shmloader.core.kept cimport Kept
+from shmloader.core.batch_tree cimport Kept
 from shmloader.core.lease cimport Lease
-from shmloader.core.recipe cimport Recipe
+
+include "batch/recipe.pxd"
 
 
 cdef class BatchReader:

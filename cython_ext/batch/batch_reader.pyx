@@ -8,10 +8,8 @@ import struct
 from itertools import chain
 from pickle import loads
 
-from shmloader.core.batch_tree cimport Tree, is_leaf, without_again
-from shmloader.core.kept cimport EACH_PICKLED, Kept
+from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, Tree, is_leaf, without_again
 from shmloader.core.lease cimport Lease
-from shmloader.core.recipe cimport Recipe, places_of, worked_out
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport unequal
 
@@ -19,6 +17,8 @@ import numpy
 import torch
 
 from shmloader.core.batch_tree import Shell
+
+include "batch/recipe.pxi"
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 
@@ -235,7 +235,7 @@ cdef list read_objects(Lease lease, Py_ssize_t at, Py_ssize_t size, bint copy):
         return loads(parts[0], buffers=parts[1:])
     beside = [None] * len(parts)
     for start, end, group in places_of([(words[k], words[k] + words[k + 1]) for k in range(2, len(words), 2)]):
-        memory = memoryview(bytearray(whole[start:end]))    # one for those that overlap: NOTE [ Views ] in layout.pyx
+        memory = memoryview(bytearray(whole[start:end]))    # one for those that overlap: NOTE [ Views ] in layout.pxi
         for k in group:
             beside[k] = memory[words[2 * k + 2] - start:][:words[2 * k + 3]]
     return loads(parts[0], buffers=beside)

@@ -1,6 +1,8 @@
 # cython: language_level=3
 """A batch, taken apart.  batch_tree.pyx describes the tokens of a plan."""
 
+include "batch/kept.pxd"
+
 cpdef tuple walk(object batch, bint apart=*)    # a batch's plan, leaves and objects
 cpdef bint all_of_str(dict node) except -1
 cdef bint is_leaf(object token)                 # whether a plan's token stands for a leaf

@@ -41,6 +41,8 @@ from shmloader.core.tensors cimport is_dense
 import numpy
 import torch
 
+include "batch/kept.pxi"
+
 ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))      # objects without parts
 DEEPEST = 500           # nesting: C has no limit of its own, and would overflow its stack
 
@@ -59,7 +61,7 @@ class Again:
     """In a plan: an object that occurred before, as a leaf or as a tensor of a subclass around it.
 
     Its elements are written only once, and the trainer gets one object.  So `return y, y` takes one y in the slot, and
-    `batch[0] is batch[1]`, as from torch's loader.  Two views of one tensor are two leaves: NOTE [ Views ] in layout.pyx.
+    `batch[0] is batch[1]`, as from torch's loader.  Two views of one tensor are two leaves: NOTE [ Views ] in layout.pxi.
     """
 
 

@@ -3,9 +3,11 @@
 
 from libc.stdint cimport uint64_t
 
-from shmloader.core.kept cimport Kept
+from shmloader.core.batch_tree cimport Kept
 from shmloader.core.tensors cimport elements
 from shmloader.core.worker cimport WorkerSide
+
+include "batch/layout.pxd"
 
 
 cdef class Writer:

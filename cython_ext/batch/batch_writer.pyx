@@ -4,13 +4,13 @@ It refuses a chunk's tensor whose first dimension is not the number of samples.
 
 The slot has leaves, then objects.  The area of the batch's entry has meta, then plan.  Meta is 64-bit words: the plan's
 number, and for each leaf its offset, its number of dimensions, and the dimensions.  If its elements lie in another
-order than row-major (channels_last for example), with gaps or on one another (NOTE [ Views ] in layout.pyx), the number
+order than row-major (channels_last for example), with gaps or on one another (NOTE [ Views ] in layout.pxi), the number
 of dimensions is stored as its complement (~n), and the strides follow, in elements.  Meta repeats from batch to batch
 if sizes do.  Objects are pickled, with a table of offsets and sizes for the pickle and the buffers beside it.
 `allocate` in ring/worker.pyx aligns leaves to ALIGN bytes, except in a block of views.  If the batch does not fit into
 the slot, commit() in ring/growth.py makes the slot larger, or raises.
 
-note() in layout.pyx writes the meta of a leaf.  `worked_out` in recipe.pyx and `_walk` in far/layout.py read it.  If it
+note() in layout.pxi writes the meta of a leaf.  `worked_out` in recipe.pxi and `_walk` in far/layout.py read it.  If it
 changes, RING_VERSION in atomics.h and the version in far/proof.py go up, because a reader or a far worker may run
 another shmloader.
 
@@ -19,7 +19,7 @@ returns None, torch's own code collates the column, and write() copies it into t
 
 A collate function may return something else than what default_collate gave it: a mixture of the images, or floats of
 them.  What was collated in the slot is then a part that nothing views, and the next leaf that fits lies there; the last
-part is freed, whatever follows.  Only the part's own reference count tells (Part in ring/fill.pyx), because labels of
+part is freed, whatever follows.  Only the part's own reference count tells (Part in ring/fill.pxi), because labels of
 the same batch may be returned.  Small leaves of such batches are collated outside the slot, so that they do not lie
 behind a large part that will be freed; also those of the first batch, about which nothing is known yet.
 
@@ -40,24 +40,25 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from shmloader.core.batch_tree cimport plain_rows, walk
-from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
-from shmloader.core.fill cimport Part
-from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
-from shmloader.core.kept cimport EACH_PICKLED, Kept
-from shmloader.core.layout cimport about_to_write, copy_in, is_outermost, note, place_all
-from shmloader.core.ring cimport overwritten
+from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, plain_rows, walk
 from shmloader.core.tensors cimport (
-    are_stacked_alike, check_memory, elements, is_dense, look_at, of_its_class, other_order, tensor_over, unequal,
+    are_stacked_alike, array_dtype, array_shape, arrays_at, check_memory, column, copy_bytes, copy_rows, elements,
+    is_dense, look_at, number_dtype, numbers_into, of_its_class, other_order, rows_lie_at, stack_rows, tensor_over,
+    unequal,
 )
-from shmloader.core.worker cimport WorkerSide
+from shmloader.core.worker cimport Part, WorkerSide
+from shmloader.core.ring cimport overwritten
 
+import numpy
 import torch
+
+include "batch/layout.pxi"
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empty, empty_like = torch.empty_like
+cdef object Tensor = torch.Tensor, Array = numpy.ndarray, torch_stack = torch.stack
+cdef object empty = torch.empty, empty_like = torch.empty_like
 
 cdef enum:
     PART = 4096         # bytes; a smaller leaf is no part: it would take more time than memory
@@ -445,3 +446,6 @@ cdef class Writer:
 
 cdef list list_of(object rows):
     return rows if type(rows) is list else list(rows)
+
+
+include "batch/collate_plain.pxi"

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a process keeps of the structures of batches.  kept.pyx explains it."""
+"""What a process keeps of the structures of batches.  kept.pxi explains it."""
 
 cdef enum:
     NOTED = 2048

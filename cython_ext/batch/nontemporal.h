@@ -1,4 +1,4 @@
-/* Copies past the cache: streaming stores, which do not read the destination first.  gather.pyx decides which copies
+/* Copies past the cache: streaming stores, which do not read the destination first.  gather.pxi decides which copies
  * use them.
  *
  * A plain store to a line that is not in the cache makes the processor fetch the line before it is overwritten, and a

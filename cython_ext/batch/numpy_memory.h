@@ -1,6 +1,6 @@
 /* Finds the elements of NumPy's arrays and scalars.  The structs are the heads of NumPy's objects, as its C API defines
  * them for NumPy 1 and 2.  We read them directly because an attribute takes 30 ns and the buffer protocol 100, and a
- * column has hundreds of rows.  columns.pyx first checks that they agree with NumPy's attributes. */
+ * column has hundreds of rows.  columns.pxi first checks that they agree with NumPy's attributes. */
 #pragma once
 #include <Python.h>
 #include <stdint.h>

@@ -16,7 +16,7 @@ cdef class Recipe:                      # how a batch is made of what lies in it
     cdef object plan, build
     # Of each leaf: dtype, offset, shape, strides, end, and which of the storages it has; -1: one of its own
     cdef list leaves
-    # Of each storage that leaves share (NOTE [ Views ] in layout.pyx): offset, bytes, and one of the leaves.
+    # Of each storage that leaves share (NOTE [ Views ] in layout.pxi): offset, bytes, and one of the leaves.
     cdef list storages
     cdef bint in_order                  # whether each leaf begins where those before it have ended, or later
     cdef object end                     # where the last of them ends

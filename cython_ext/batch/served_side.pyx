@@ -15,7 +15,7 @@ from posix.stdlib cimport posix_memalign
 from posix.unistd cimport close, getpid
 
 from atomics cimport RING_VERSION
-from shmloader.core.gather cimport copy_bytes
+from shmloader.core.tensors cimport copy_bytes
 from shmloader.core.lease cimport Lease, answer_copy
 from shmloader.core.ring cimport FILLED, Ring, check_index, overwritten
 

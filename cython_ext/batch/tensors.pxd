@@ -23,3 +23,6 @@ cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_
 cdef object of_its_class(object first, object room)     # the tensor of first's class over room's memory
 cdef bint are_stacked_alike(object batch, object rows) except -1    # whether torch.stack only copies them
 cdef int check_memory(object leaf, elements *of) except -1
+
+include "batch/gather.pxd"
+include "batch/columns.pxd"

@@ -243,3 +243,7 @@ cdef int check_memory(object leaf, elements *of) except -1:
         raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(leaf.shape)}, has no memory. Its storage was "
                            f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
     return 0
+
+
+include "batch/gather.pxi"
+include "batch/columns.pxi"

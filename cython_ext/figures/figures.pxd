@@ -3,6 +3,8 @@
 
 from libc.stdint cimport uint64_t
 
+include "figures/log.pxd"
+
 cdef extern from "figures/histogram.h" nogil:
     enum: HISTOGRAM_BUCKETS
     ctypedef struct histogram:

@@ -6,6 +6,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
+include "figures/log.pxi"
+
 
 @cython.final
 cdef class Figures:

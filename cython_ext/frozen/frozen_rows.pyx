@@ -312,3 +312,7 @@ cdef Dicts read_dicts(tuple keys, tuple layouts, Pages pages, Py_ssize_t count):
     cdef Dicts rows = Dicts()
     rows.keys, rows.parts = keys, [read(part, pages, count) for part in layouts]
     return rows
+
+
+include "frozen/frozen_list.pxi"
+include "frozen/frozen_dict.pxi"

@@ -142,3 +142,8 @@ def end(int worker) -> None:
     """
     if process_end(worker):
         raise OSError(f"process {worker} could not be signalled to end")
+
+
+include "process/stack_timer.pxi"
+include "process/handlers.pxi"
+include "process/late_signals.pxi"

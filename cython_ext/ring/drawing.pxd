@@ -1,9 +1,6 @@
 # cython: language_level=3
 """Draws indices of an epoch."""
 
-from shmloader.core.epoch_counts cimport EpochCounts
-from shmloader.core.trainer cimport TrainerSide
-
 
 cdef class Drawing:
     cdef TrainerSide ring

@@ -3,9 +3,6 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmloader.core.indices cimport Indices
-from shmloader.core.progress cimport Progress
-
 
 cdef class Reading:
     cdef readonly uint64_t taken        # batches that were taken and read, or have an error in their place

@@ -4,8 +4,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from atomics cimport ring_header, ring_payload
-from shmloader.core.ring cimport Mapping, Ring
-from shmloader.core.turns cimport Meter
 
 cdef struct lending:                    # of a payload whose batch the user has
     uint64_t since                      # nanoseconds; 0: the user has no batch in it

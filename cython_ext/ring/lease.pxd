@@ -3,9 +3,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmloader.core.ring cimport Ring
-from shmloader.core.sequences cimport Sequences, ring_given
-from shmloader.core.free_slots cimport Slots
+from shmloader.core.ring cimport Ring, Sequences, Slots, ring_given
 
 cdef struct answer_copy:                # what the worker of one sequence reported; each word was read once
     uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size

@@ -10,9 +10,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from atomics cimport ring_answer, ring_load, ring_once, ring_once_32, ring_owner
-from shmloader.core.ring cimport KEPT, SKIPPED_KEPT, Ring, overwritten
-from shmloader.core.sequences cimport Sequences, ring_given
-from shmloader.core.free_slots cimport Slots
+from shmloader.core.ring cimport KEPT, SKIPPED_KEPT, Ring, Sequences, Slots, overwritten, ring_given
 
 
 @cython.final

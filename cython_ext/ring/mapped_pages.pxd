@@ -1,4 +1,6 @@
 # cython: language_level=3
+"""Which pages of the slots this process has mapped."""
+
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef class MappedPages:

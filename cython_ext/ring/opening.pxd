@@ -3,14 +3,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmloader.core.epoch_counts cimport EpochCounts, Reading
-from shmloader.core.free_cells cimport Cells
-from shmloader.core.free_slots cimport Slots
-from shmloader.core.ring cimport Ring
-from shmloader.core.sequences cimport Sequences
-from shmloader.core.task_writer cimport TaskWriter
-from shmloader.core.turns cimport Turns
-from shmloader.core.window cimport given_task
+from shmloader.core.ring cimport Ring, Sequences, Slots, Turns
 
 
 cdef class OpeningSide(Ring):

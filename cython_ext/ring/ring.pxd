@@ -31,7 +31,7 @@ A worker may read the tasks of OPEN sequences that name it before it claims them
 These tasks do not change, because no other worker may claim them, and the trainer takes back only claims of dead
 workers.  A worker does not read tasks that are open for ANY, because another one may claim them at any moment.
 
-A worker may claim several sequences before it publishes the first of them (claims.pyx), as a stand-in does:
+A worker may claim several sequences before it publishes the first of them (claims.pxi), as a stand-in does:
 NOTE [ Far workers ] in stand_in.py.  After a claim it calls put_aside(), and can claim again.  put_aside() writes no
 word of the ring: it records, in this process, which payload the claim is for.  take_up() continues with that claim.
 While a claim is put aside, the worker does not sleep on its bell (it uses claim_at_once()), because the trainer may be
@@ -80,7 +80,7 @@ Workers run other people's code, and some of it writes to memory that is not its
 words.  So each side keeps its own copy of the layout, and checks each word against it before use.  It reads the word
 once (ring_once), so that the word cannot change between the check and the use.  No sum in a check can overflow.  An
 impossible value raises an exception (overwritten()).  The trainer does not read back what it has written itself
-(sequences.pyx).  Pickles are trusted, as in torch: workers run the user's code, so a forged pickle could do no more
+(sequences.pxi).  Pickles are trusted, as in torch: workers run the user's code, so a forged pickle could do no more
 than that code.
 
 NOTE [ Windows ]
@@ -97,7 +97,7 @@ the sequences 0, 2 and 4, the other 1, 3 and 5):
     rows        3, 5, 9    0          2, 4       1, 7       1, 3       0, 1, 2
 
 Workers see no difference: each still walks all sequences in order.  Only the trainer knows which sequences make up a
-batch.  It keeps a chain of them (sequences.pyx), and takes them in that order.  Entries become free out of order.  So a
+batch.  It keeps a chain of them (sequences.pxi), and takes them in that order.  Entries become free out of order.  So a
 window is opened only when all its entries are free.  For the same reason, the successor of a dead worker walks from the
 lowest sequence in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row
 in `ask.row`; a task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
@@ -206,3 +206,7 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     # The kind and the size of a task that was written, and then the task itself.
     cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1
     cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size)
+
+include "ring/sequences.pxd"
+include "ring/turns.pxd"
+include "ring/free_slots.pxd"

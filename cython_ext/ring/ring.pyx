@@ -367,3 +367,8 @@ cdef class Ring:
             Py_INCREF(index)
             PyList_SET_ITEM(task, k, index)
         return task
+
+
+include "ring/sequences.pxi"
+include "ring/turns.pxi"
+include "ring/free_slots.pxi"

@@ -4,7 +4,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from atomics cimport ring_entry
-from shmloader.core.ring cimport Mapping
 
 cdef struct ring_given:
     uint64_t sequence

@@ -4,8 +4,15 @@
 from libc.stdint cimport uint64_t
 
 from shmloader.core.lease cimport Lease
-from shmloader.core.opening cimport OpeningSide
-from shmloader.core.sequences cimport ring_given
+from shmloader.core.ring cimport ring_given
+
+include "ring/progress.pxd"
+include "ring/indices.pxd"
+include "ring/epoch_counts.pxd"
+include "ring/free_cells.pxd"
+include "ring/task_writer.pxd"
+include "ring/window.pxd"
+include "ring/opening.pxd"
 
 
 cdef class TrainerSide(OpeningSide):
@@ -23,3 +30,5 @@ cdef class TrainerSide(OpeningSide):
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
     cdef int keep_state(self) except -1                 # the batch taken last is dropped, but its state counts
     cdef void drop_words(self) noexcept
+
+include "ring/drawing.pxd"

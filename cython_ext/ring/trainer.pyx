@@ -1,6 +1,6 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3
 """The trainer's side of the ring: it waits for batches, takes them, opens a dead worker's again, and gives memory back.
-How it opens batches is in opening.pyx.
+How it opens batches is in opening.pxi.
 
 NOTE [ Sleep ]
 
@@ -26,13 +26,18 @@ from atomics cimport (
     ring_sleep, ring_toll,
 )
 from clock cimport now, until
-from shmloader.core.epoch_counts cimport Reading
 from shmloader.core.figures cimport GROWN
 from shmloader.core.lease cimport Lease
-from shmloader.core.opening cimport OpeningSide
-from shmloader.core.ring cimport FILLED, KEPT, SKIPPED, SKIPPED_KEPT
-from shmloader.core.sequences cimport ring_given
+from shmloader.core.ring cimport FILLED, KEPT, SKIPPED, SKIPPED_KEPT, ring_given
 from ring.spin cimport spin_budget, spin_learn, spin_once
+
+include "ring/progress.pxi"
+include "ring/indices.pxi"
+include "ring/epoch_counts.pxi"
+include "ring/free_cells.pxi"
+include "ring/task_writer.pxi"
+include "ring/window.pxi"
+include "ring/opening.pxi"
 
 
 @cython.final
@@ -256,3 +261,7 @@ cdef class TrainerSide(OpeningSide):
         if self.mapping.closed and not self.mapping.whole and not self.inside and not self.dropped:
             self.dropped = True
             self.mapping.unmap(0, self.slot_at)
+
+
+include "ring/drawing.pxi"
+include "ring/next_batch.pxi"

@@ -4,10 +4,7 @@
 from libc.stdint cimport uint64_t
 
 from atomics cimport ring_header, ring_payload, ring_worker
-from shmloader.core.figures cimport Figures
-from shmloader.core.log cimport Log
-from shmloader.core.ring cimport Mapping
-from shmloader.core.sequences cimport Sequences, ring_given
+from shmloader.core.figures cimport Figures, Log
 
 
 cdef class Meter:                       # of one loader, whatever iterators it has

@@ -1,4 +1,6 @@
 # cython: language_level=3
+"""The tasks that a worker looks at before it claims them."""
+
 from libc.stdint cimport uint64_t
 
 from shmloader.core.ring cimport Ring

@@ -21,11 +21,13 @@ NOTE [ Forked children ]
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from shmloader.core.fill cimport Fill, Part
-from shmloader.core.handover cimport Handover
-from shmloader.core.lane cimport Lane
-from shmloader.core.mapped_pages cimport MappedPages
 from shmloader.core.ring cimport Ring
+
+include "ring/lane.pxd"
+include "ring/fill.pxd"
+include "ring/handover.pxd"
+include "ring/upcoming.pxd"
+include "ring/mapped_pages.pxd"
 
 
 cdef class WorkerSide(Ring):

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
+# cython: language_level=3
 """One worker's side of the ring: it sleeps until it has a task, claims it, fills the slot, and publishes the batch.
 It aligns tensors to 128 bytes, and refuses a process that is forked in it: NOTE [ Forked children ] in worker.pxd.
 """
@@ -20,15 +20,16 @@ from atomics cimport (
     ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring,
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
-from shmloader.core.fill cimport Fill, Part
-from shmloader.core.handover cimport Handover
-from shmloader.core.lane cimport Lane
-from shmloader.core.mapped_pages cimport MappedPages
 from shmloader.core.ring cimport (
     FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten,
 )
-from shmloader.core.upcoming cimport upcoming
 from ring.spin cimport spin_budget, spin_learn, spin_once
+
+include "ring/lane.pxi"
+include "ring/fill.pxi"
+include "ring/handover.pxi"
+include "ring/upcoming.pxi"
+include "ring/mapped_pages.pxi"
 
 cdef extern from "process/forks.h" nogil:
     unsigned forks_so_far
@@ -51,7 +52,7 @@ cdef class WorkerSide(Ring):
     """What one worker does: claims the sequences that are its own, fills their payloads, publishes them.
 
     It never waits for a free slot, because a sequence is opened with its slot.  It sleeps in claim() until a sequence
-    is open for it; `OpeningSide` in opening.pyx opens the sequence, and wakes the worker.
+    is open for it; `OpeningSide` in opening.pxi opens the sequence, and wakes the worker.
 
     Args:
         me: its index.
@@ -204,7 +205,7 @@ cdef class WorkerSide(Ring):
     def upcoming(self, uint64_t after, int most):
         """Read at most `most` tasks that are open for this worker, after the claimed one and after `after`.
 
-        They are not claimed: upcoming.pyx.
+        They are not claimed: upcoming.pxi.
         """
         self.check_claimed()
         return upcoming(self, self.me, self.cursor, after, most)
@@ -492,3 +493,6 @@ cdef class WorkerSide(Ring):
         Call it when the next sequence is claimed.
         """
         return self.handover.take(self.cursor)
+
+
+include "ring/claims.pxi"

@@ -379,3 +379,6 @@ cdef class TarMembers:
 
 cdef inline bint is_key(const uint8_t *key, const uint8_t *end, const char *name, int length) noexcept nogil:
     return end - key == length and memcmp(key, name, length) == 0
+
+
+include "storage/sample_groups.pxi"

@@ -41,13 +41,14 @@ def notes_of(path: Path) -> list[str]:
 
 
 def sources() -> Iterator[Path]:
-    """All source files, folder by folder.  A .pxd is one of them if its module has no .pyx, or if it has a NOTE."""
+    """All source files, folder by folder.  A .pxd is one of them if it stands alone, or has a NOTE."""
     for room in ROOMS:
         found = [ROOT / room] if (ROOT / room).is_file() else (ROOT / room).rglob("*")
         for path in sorted(found, key=lambda path: (path.parent, path.name)):
             if path.suffix not in KINDS or not path.stat().st_size:
                 continue
-            if path.suffix == ".pxd" and path.with_suffix(".pyx").exists() and not notes_of(path):
+            defined = any(path.with_suffix(suffix).exists() for suffix in (".pyx", ".pxi"))
+            if path.suffix == ".pxd" and defined and not notes_of(path):
                 continue
             yield path
 

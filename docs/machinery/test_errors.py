@@ -23,7 +23,7 @@ FOREIGN = (  # texts of torch, Python and h5py
 
 def texts() -> str:
     """All strings of the package, with those that stand side by side as one, and … for what is filled in."""
-    files = [*(ROOT / "shmloader").rglob("*.py"), *(ROOT / "cython_ext").glob("*/*.pyx")]
+    files = [*(ROOT / "shmloader").rglob("*.py"), *(ROOT / "cython_ext").glob("*/*.p[yx][xi]")]
     joined = []
     for file in sorted(files):
         source = file.read_text()

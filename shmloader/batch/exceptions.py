@@ -90,6 +90,6 @@ def _shows(error: BaseException, text: str) -> bool:
 
 
 def _is_handlers(error: BaseException) -> bool:
-    from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
 
     return is_handlers(error)

@@ -36,7 +36,7 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
     """Pickle a value; returns the pickle, and what must travel beside it: buffers, and tensors of elements.
 
     A tensor of which some elements share memory travels as its bytes, from its first element to its last, or as its
-    elements in order: NOTE [ Views ] in layout.pyx.
+    elements in order: NOTE [ Views ] in layout.pxi.
     """
     buffers: list[pickle.PickleBuffer] = []
     tensors: dict[int, torch.Tensor] = {}

@@ -1,10 +1,21 @@
 """Types of the extension built from cython_ext/batch/batch_writer.pyx, where each is explained."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from shmloader.core.worker import WorkerSide
+
+class Block:
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def leaves(self) -> list[int]: ...
+
+def blocks(tensors: list[torch.Tensor]) -> list[Block]: ...
 
 class _Objects(Protocol):
     def dump(self, value: Any, /) -> tuple[bytes, list[Any]]: ...
@@ -26,3 +37,15 @@ class Writer:
     def stack_numbers(self, batch: Any) -> torch.Tensor | None: ...
     def stack_arrays(self, batch: Any) -> torch.Tensor | None: ...
     def write(self, batch: Any) -> None: ...
+
+class PlainCollate:
+    def __init__(
+        self,
+        writer: Writer,
+        entries: dict[Any, Any],
+        ignored: Any,
+        collate: Callable[..., Any],
+        default_collate: Callable[[Any], Any],
+        modes: Callable[[], int],
+    ) -> None: ...
+    def __call__(self, batch: Any) -> Any: ...

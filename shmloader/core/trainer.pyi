@@ -1,9 +1,118 @@
 """Types of the extension built from cython_ext/ring/trainer.pyx, where each is explained."""
 
-from typing import final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
 
 from shmloader.core.lease import Lease
-from shmloader.core.opening import OpeningSide
+from shmloader.core.ring import Memory, Meter, Ring, Sequences, Slots, Turns
+from shmloader.trainer.step import ConductorSide, ReaderSide
+
+@final
+class Progress:
+    batches: int
+    samples: int
+    beyond: dict[int, int]
+    of_workers: list[int]
+    ended: list[bool]
+    states: list[bytes | None] | None
+    latest: int
+    returned: int
+    def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
+    def add(self, samples: int) -> None: ...
+    def copy(self) -> Progress: ...
+
+NOTHING: Final[object]
+
+class Indices:
+    indices: Iterator[Any]
+    def __init__(self, indices: Iterator[Any]) -> None: ...
+    @property
+    def is_exhausted(self) -> bool: ...
+    @property
+    def is_lost(self) -> bool: ...
+    def replay(self, count: int) -> Any: ...
+
+class Reading:
+    taken: int
+    samples: int
+    delivered: Progress
+    ended: bool
+    def __init__(self, delivered: Progress) -> None: ...
+
+class EpochCounts:
+    source: Indices | None
+    opened: int
+    samples: int
+    last_worker: int
+    first: int
+    serial: int
+    asks_next: bool
+    failed: bool
+    reading: Reading
+    def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
+    def dataset_has(self, number: int | None) -> None: ...
+    def dataset_epoch_of(self, draw: int) -> int | None: ...
+    before: int
+    def index(self, count: Callable[[Any], int]) -> Any: ...
+    def hand_out(self, samples: int) -> None: ...
+
+@final
+class Cells:
+    def __init__(self, ring: Ring) -> None: ...
+
+@final
+class Window:
+    def __init__(
+        self,
+        tasks: list[tuple[int, int, list[Any], list[int] | None]],
+        samples: list[int],
+        seeds: list[int],
+        workers: int,
+    ) -> None: ...
+
+class OpeningSide(Ring):
+    sequences: Sequences
+    slots: Slots
+    turns: Turns
+    current: EpochCounts
+    next: EpochCounts | None
+    coming: EpochCounts | None
+    under_way: int
+    most: int
+    epoch: int
+    stopped: bool
+    window: int
+    batched: bool
+    def __init__(
+        self,
+        segment: Memory,
+        spin: bool,
+        spare: int,
+        in_order: bool,
+        dumps: Callable[[Any], bytes] = ...,
+        meter: Meter | None = ...,
+    ) -> None: ...
+    def begin_epoch(
+        self,
+        epoch: EpochCounts | None = ...,
+        batched: bool = ...,
+        dataset_epoch: int | None = ...,
+        seed: int = ...,
+        drops: bool = ...,
+    ) -> None: ...
+    def begin_next(self, epoch: EpochCounts, dataset_epoch: int | None = ..., seed: int = ...) -> None: ...
+    def comes(self, epoch: EpochCounts) -> None: ...
+    def turn(self) -> None: ...
+    def drop_next(self) -> None: ...
+    def has_room(self, chunks: int = ...) -> bool: ...
+    def open(self, worker: int, task: Any, seed: int = ...) -> None: ...
+    def open_chunks(self, workers: list[int], tasks: list[list[Any]], seed: int = ...) -> None: ...
+    def has_room_for(self, batches: int, chunks: int) -> bool: ...
+    def open_window(
+        self, tasks: list[tuple[int, int, list[Any], list[int] | None]], samples: list[int], seeds: list[int]
+    ) -> None: ...
+    def dismiss(self, worker: int) -> None: ...
+    def stop(self) -> None: ...
 
 @final
 class TrainerSide(OpeningSide):
@@ -21,3 +130,16 @@ class TrainerSide(OpeningSide):
     def task(self, sequence: int) -> int | list[int] | bytes: ...
     def revoke(self, worker: int) -> None: ...
     def close(self) -> None: ...
+
+END: Final[object]
+
+@final
+class Steps:
+    returning: bool
+    beginning: int
+    def __init__(
+        self, ring: TrainerSide, conductor: ConductorSide, reader: ReaderSide, wrapper: type | None = ...
+    ) -> None: ...
+    def next(self) -> Any: ...
+    def begin(self) -> None: ...
+    def drain(self, next_too: bool = ...) -> None: ...

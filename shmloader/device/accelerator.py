@@ -31,9 +31,8 @@ from shmloader.device.streams import CUDA, WATCHED, since
 from shmloader.options import Options
 
 if sys.platform == "linux":
-    from shmloader.core.current import is_of_others
-    from shmloader.core.free_slots import Slots
-    from shmloader.core.reclaim import Reclaim
+    from shmloader.core.cuda import Reclaim, is_of_others
+    from shmloader.core.ring import Slots
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 

@@ -21,7 +21,7 @@ import torch
 from shmloader import _torch
 
 if sys.platform == "linux":
-    from shmloader.core.cuda_driver import captures_begun, count_capture
+    from shmloader.core.cuda import captures_begun, count_capture
 else:  # there are no extensions, and no ring whose slots could wait for a stream
     captures_begun = count_capture = None
 

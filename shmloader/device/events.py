@@ -19,8 +19,7 @@ import torch
 from shmloader import _torch
 
 if sys.platform == "linux":
-    from shmloader.core.cuda_driver import Refused, has_context, is_captured, open_driver, record_on
-    from shmloader.core.current import is_of_others
+    from shmloader.core.cuda import Refused, has_context, is_captured, is_of_others, open_driver, record_on
 
 
 @cache

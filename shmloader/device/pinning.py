@@ -26,7 +26,7 @@ a device to do this for.  If there is none, nothing is page-locked, and `is_pinn
        copies.  When all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are
        lent, batches are copied, so nothing ever waits for a device.
        Usually the trainer waits until two batches have died, and records the events for both at once.  While slots are
-       scarce, it records them for each batch.  In all usual cases one C function does that (reclaim.pyx): it calls the
+       scarce, it records them for each batch.  In all usual cases one C function does that (reclaim.pxi): it calls the
        driver without the GIL and reuses its events.  The Python code here covers all cases: foreign streams, streams
        that became current unseen, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code

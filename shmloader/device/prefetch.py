@@ -55,10 +55,10 @@ from shmloader.statistics.account import turns_of_prefetcher
 from shmloader.system.endings import in_del
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # off Linux there is none
+    from shmloader.core.trainer import Progress  # off Linux there is none
 
 try:
-    from shmloader.core.handlers import is_handlers
+    from shmloader.core.process import is_handlers
 except ImportError:  # off Linux there is no core, and nobody can tell
 
     def is_handlers(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # off Linux there is none
+    from shmloader.core.trainer import Progress  # off Linux there is none
 
 
 class Stage(Protocol):

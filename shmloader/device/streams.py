@@ -42,7 +42,7 @@ from shmloader.device import events
 from shmloader.device.captures import relaxed
 
 if sys.platform == "linux":
-    from shmloader.core.current import drop_marks, moment, replace_method, since, watch, watched
+    from shmloader.core.cuda import drop_marks, moment, replace_method, since, watch, watched
 else:  # there are no extensions, and no ring whose slots could wait for a stream
     moment = since = None
 

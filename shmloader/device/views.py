@@ -1,4 +1,4 @@
-"""Copies tensors of a batch that share memory, so that the copies share it too: NOTE [ Views ] in layout.pyx."""
+"""Copies tensors of a batch that share memory, so that the copies share it too: NOTE [ Views ] in layout.pxi."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from shmloader.batch.replace_tensors import tensors_of
 
 if sys.platform == "linux":
-    from shmloader.core.layout import Block, blocks
+    from shmloader.core.batch_writer import Block, blocks
 
 Copy = Callable[[torch.Tensor], torch.Tensor]
 Over = tuple[torch.UntypedStorage, int]  # what a tensor lies over, and at which byte it begins there

@@ -9,8 +9,7 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.core.batch_tree import Tree
-from shmloader.core.kept import Account, Kept
+from shmloader.core.batch_tree import Account, Kept, Tree
 from shmloader.far.frames import MOST_KEPT, Garbage
 
 NUMBERS = "biufc"  # kinds of numpy's dtypes whose arrays are leaves; others are pickled
@@ -97,7 +96,7 @@ def _walk(words: tuple[int, ...], dtypes: list[Any], used: int) -> None:
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """How many elements there are from a leaf's first to its last; 0 if a stride is negative.
 
-    A tensor may be a view: NOTE [ Views ] in layout.pyx.  An array fills its memory.
+    A tensor may be a view: NOTE [ Views ] in layout.pxi.  An array fills its memory.
     """
     steps = [(side - 1) * stride for side, stride in zip(shape, strides, strict=True)]
     return 1 + sum(steps) if min(steps, default=0) >= 0 else 0

@@ -23,10 +23,9 @@ from shmloader import _torch
 from shmloader._torch import default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.batch.exceptions import caught
-from shmloader.core.epoch_counts import EpochCounts
-from shmloader.core.kept import Account, Kept
+from shmloader.core.batch_tree import Account, Kept
 from shmloader.core.ring import KEPT
-from shmloader.core.trainer import TrainerSide
+from shmloader.core.trainer import EpochCounts, TrainerSide
 from shmloader.core.worker import WorkerSide
 from shmloader.far.frames import (
     ANSWER,

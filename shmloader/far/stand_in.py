@@ -57,10 +57,9 @@ from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_writer import Writer
-from shmloader.core.claims import Claims
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
-from shmloader.core.worker import WorkerSide
+from shmloader.core.worker import Claims, WorkerSide
 from shmloader.far.door import Door
 from shmloader.far.facts import differences
 from shmloader.far.frames import (

@@ -7,8 +7,7 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.core.frozen_dict import FrozenDict
-from shmloader.core.frozen_list import FrozenList
+from shmloader.core.frozen_rows import FrozenDict, FrozenList
 from shmloader.frozen.plan import LEAST, is_frozen, planned, walk
 from shmloader.system.sealed_memory import Counter
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from shmloader.core.frozen_dict import bits_for, table_of
+from shmloader.core.frozen_rows import bits_for, table_of
 from shmloader.system.sealed_memory import Counter
 
 Layout = tuple[Any, ...]

@@ -16,9 +16,7 @@ import numpy
 import torch
 from torch.utils.data import Dataset
 
-from shmloader.core.frozen_dict import FrozenDict
-from shmloader.core.frozen_list import FrozenList
-from shmloader.core.frozen_rows import Pages
+from shmloader.core.frozen_rows import FrozenDict, FrozenList, Pages
 from shmloader.frozen.pack import NotPlain, owners, pack, pack_dict
 from shmloader.frozen.slots import Slots
 from shmloader.system.sealed_memory import Counter, SealedMemory, array_over, memory_of, tensor_over

@@ -42,7 +42,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from shmloader.core.handlers import is_handlers
+from shmloader.core.process import is_handlers
 from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.threads import Threads
 from shmloader.system.endings import in_del

@@ -35,7 +35,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from shmloader.attributes import attribute, length_of
-from shmloader.core.handlers import is_handlers
+from shmloader.core.process import is_handlers
 from shmloader.resume import seek
 
 MOST = 64 << 20  # bytes of an attribute of one of torch's samplers: indices, weights

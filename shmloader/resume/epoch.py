@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shmloader.core.epoch_counts import EpochCounts
-from shmloader.core.progress import Progress
+from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are
 from shmloader.resume.ranks import rank_of_state

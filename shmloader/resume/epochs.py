@@ -27,7 +27,7 @@ from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import hearers
 
 if TYPE_CHECKING:
-    from shmloader.core.epoch_counts import EpochCounts  # off Linux there is none
+    from shmloader.core.trainer import EpochCounts  # off Linux there is none
 
 MOST = (1 << 63) - 1  # a task has 64 bits for an epoch
 

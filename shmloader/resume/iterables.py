@@ -47,7 +47,7 @@ from shmloader.batch.exceptions import raise_again
 from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # off Linux there is none
+    from shmloader.core.trainer import Progress  # off Linux there is none
     from shmloader.resume.epoch import Epoch
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
@@ -147,7 +147,7 @@ def at_start(streams: Any) -> Any:
 
 
 def _is_handlers(error: Exception) -> bool:
-    from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
 
     return is_handlers(error)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shmloader.batch.exceptions import caught, raise_again
-from shmloader.core.handlers import is_handlers
+from shmloader.core.process import is_handlers
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.state import State

@@ -176,7 +176,7 @@ def has_no_state(keeper: Any) -> bool:
 
 
 def _raise_if_handlers(error: Exception) -> None:
-    from shmloader.core.handlers import is_handlers  # here, because off Linux there is no core
+    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
 
     if is_handlers(error):
         raise error

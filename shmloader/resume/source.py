@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from shmloader import _torch
 from shmloader.attributes import length_of
-from shmloader.core.indices import Indices
+from shmloader.core.trainer import Indices
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler

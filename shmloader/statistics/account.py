@@ -28,7 +28,7 @@ from shmloader.system.by_identity import ByIdentity
 
 if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures
-    from shmloader.core.turns import Meter, Turns
+    from shmloader.core.ring import Meter, Turns
     from shmloader.statistics.trace import Trace, sequences_of
     from shmloader.system.stack_samples import Counts, Sheet
 

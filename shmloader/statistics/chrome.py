@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shmloader.core.log import Taken
+from shmloader.core.figures import Taken
 
 TRAINER = 0  # its lane; worker k's is k + 1
 PREFETCH = 1 << 20  # the lane of the prefetch thread, if there is one

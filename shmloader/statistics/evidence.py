@@ -19,7 +19,7 @@ from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
 
 if TYPE_CHECKING:
-    from shmloader.core.log import Taken
+    from shmloader.core.figures import Taken
 
 DELAYED = 0.25  # the share of its work that a worker waits for a core: above it, cores are short
 BLOCKS = 8  # parts into which the last batches are divided, to see how much the share of waiting varies

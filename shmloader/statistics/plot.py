@@ -12,7 +12,7 @@ from shmloader.statistics.stats import Stats
 from shmloader.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
-    from shmloader.core.log import Taken
+    from shmloader.core.figures import Taken
 
 MOST = 160  # batches: with more, their bars would be too thin to see
 FETCH, COLLATE, READY, WAIT, STEP = "#3b6ea8", "#8fb4d9", "#e8e8e8", "#c94f3d", "#b9d3b0"

@@ -14,7 +14,7 @@ from shmloader.statistics.stats import Stats, Times, WorkerStats
 from shmloader.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
-    from shmloader.core.log import Taken
+    from shmloader.core.figures import Taken
 
 WIDTH, INDENT = 110, 10
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shmloader.core.sample_groups import group
+from shmloader.core.tar_members import group
 
 __all__ = ["Listing", "RowListing", "TarListing", "grouped"]
 

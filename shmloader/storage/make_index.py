@@ -1,7 +1,7 @@
 """Finds the index of a list of shards, or makes it.  Only shards that have changed since are listed again.
 Decides where the index lies (beside the shards, or in the user's cache); others wait while one process makes it.
 
-tar_listing.py lists a tar archive's members, and cython_ext/storage/sample_groups.pyx groups them into samples.
+tar_listing.py lists a tar archive's members, and cython_ext/storage/sample_groups.pxi groups them into samples.
 """
 
 from __future__ import annotations

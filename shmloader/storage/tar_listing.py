@@ -1,7 +1,7 @@
 """Lists a tar archive: a plain one in C, all others by Python's tarfile; see NOTE [ Plain tars ].
 Refuses archives that are compressed, empty, cut off or damaged, and warns of bytes after an archive's end.
 
-find_or_make() in make_index.py calls it for shards without an index.  group() in sample_groups.pyx then puts the
+find_or_make() in make_index.py calls it for shards without an index.  group() in sample_groups.pxi then puts the
 members of one sample together.
 """
 

@@ -12,7 +12,7 @@ __all__ = ["in_del", "take_all"]
 _Dying = TypeVar("_Dying")
 
 try:
-    from shmloader.core.late_signals import in_del
+    from shmloader.core.process import in_del
 except ImportError:  # off Linux there is no core
 
     def in_del(end: Callable[[_Dying], None]) -> Callable[[_Dying], None]:

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from shmloader.core.late_signals import late, strip
+from shmloader.core.process import late, strip
 
 LONGEST = 5.0  # seconds
 _NUMBERS = tuple(map(int, signal.valid_signals()))

@@ -35,7 +35,7 @@ from multiprocessing import reduction
 from types import FrameType
 from typing import Any
 
-from shmloader.core.stack_timer import StackTimer
+from shmloader.core.process import StackTimer
 from shmloader.system import nameless
 from shmloader.system.sandboxes import is_refusal, refused
 

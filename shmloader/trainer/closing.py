@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from shmloader.core.handlers import is_handlers
+from shmloader.core.process import is_handlers
 
 LOADER_CLOSED = (
     "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."

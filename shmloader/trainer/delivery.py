@@ -1,7 +1,7 @@
 """Slot to batch: lent as tensors over the slot, or copied out beyond `spare_slots`.
 It also waits for the batch; worker_set.py acts if a worker dies or `timeout` is over.
 
-Which sequence comes next, in order or not, is decided by Sequences.find_ready() in sequences.pyx.
+Which sequence comes next, in order or not, is decided by Sequences.find_ready() in sequences.pxi.
 
 NOTE [ Lease ]
 
@@ -10,11 +10,11 @@ views, tensors saved for backward, a list that keeps every target.  torch knows:
 exports its bytes, until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and
 arrays are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is
 free.  `weakref.finalize` on the tensors would fire too soon: a `detach()` of a tensor may outlive it.  Small leaves
-are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in recipe.pyx).
+are the exception: they are copied into memory of their own (NOTE [ Small leaves ] in recipe.pxi).
 
     1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
        `torch.save` would write all of it and `deepcopy` would allocate all of it.  Only tensors that overlap have one
-       together, which ends where they end (NOTE [ Views ] in layout.pyx).
+       together, which ends where they end (NOTE [ Views ] in layout.pxi).
     2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf.  If
        all leaves were copied into one piece of memory, a small target that the user keeps would keep the images' memory
        too.  Because batches beyond `spare_slots` are copies, `list(loader)` works, a first batch may be kept for ever,
@@ -36,11 +36,10 @@ from typing import Any
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
-from shmloader.core.handlers import is_handlers
-from shmloader.core.indices import NOTHING
 from shmloader.core.lease import Lease
+from shmloader.core.process import is_handlers
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
-from shmloader.core.trainer import TrainerSide
+from shmloader.core.trainer import NOTHING, TrainerSide
 from shmloader.device.pinning import Pinning
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally

@@ -60,10 +60,8 @@ from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.batch.exceptions import raise_again
 from shmloader.core.batch_reader import BatchReader
-from shmloader.core.handlers import is_handlers
-from shmloader.core.late_signals import in_del
-from shmloader.core.next_batch import END, Steps
-from shmloader.core.trainer import TrainerSide
+from shmloader.core.process import in_del, is_handlers
+from shmloader.core.trainer import END, Steps, TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options

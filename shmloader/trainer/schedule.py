@@ -3,7 +3,7 @@ They also decide how many batches are under way (`prefetch_factor`), and cut bat
 
 A schedule decides how large the ring must be, and opens each batch for the worker that will make it.  It may be
 interrupted between any two of its lines and then be called again for the same batch (NOTE [ One step ] in
-next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was opened, and for which worker last.
+next_batch.pxi).  So it keeps nothing of an epoch: the epoch counts what was opened, and for which worker last.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ if the user's collate function calls it.  Columns that are not plain (sparse ten
 booleans, read-only arrays) are left to torch's entry.  If the user has replaced an entry, the user's entry stays.
 
 If default_collate itself is the collate function, and all entries are ours, PlainCollate walks through the samples
-instead of it (collate_plain.pyx).  fetch_from() in fetch.py compares the loader's collate function with it.
+instead of it (collate_plain.pxi).  fetch_from() in fetch.py compares the loader's collate function with it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from torch.utils.data import default_collate
 from shmloader import _torch
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
 from shmloader.batch.containers import OddContainer
-from shmloader.core.batch_writer import Writer
-from shmloader.core.collate_plain import PlainCollate
+from shmloader.core.batch_writer import PlainCollate, Writer
 
 Collate = Callable[[Any], Any]
 Entry = Callable[..., Any]

@@ -16,8 +16,8 @@ from hostile import BothSides
 import shmloader
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.core.batch_tree import Account, Kept
 from shmloader.core.batch_writer import Writer
-from shmloader.core.kept import Account, Kept
 
 KEPT = 8 << 20  # bytes, of one process
 VALUES = torch.arange(100_000.0)  # conftest makes torch.full() slow

@@ -1,4 +1,4 @@
-"""Tensors that share memory share it when they arrive, and take their memory once; NOTE [ Views ] in layout.pyx."""
+"""Tensors that share memory share it when they arrive, and take their memory once; NOTE [ Views ] in layout.pxi."""
 
 from __future__ import annotations
 

@@ -11,9 +11,8 @@ import pytest
 from hostile import BothSides
 from scripts import run_script
 
-from shmloader.core.free_slots import Slots
 from shmloader.core.lease import Lease
-from shmloader.core.sequences import Sequences
+from shmloader.core.ring import Sequences, Slots
 from shmloader.core.trainer import TrainerSide
 
 ERROR = "RuntimeError: this iterator has been shut down. Iterate over the DataLoader again."

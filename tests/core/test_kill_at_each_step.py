@@ -133,7 +133,7 @@ def build_stepped(folder: Path) -> None:
             (named / "shmloader" / "core" / declared.name).symlink_to(declared)
     include = ["-include", str(ROOT / "tests" / "core" / "stress" / "kill_step.h"), f"-I{core}"]
     include.append(f"-I{sysconfig.get_path('include')}")
-    for name in ("ring", "handover", "worker"):  # which have all steps that a worker comes by
+    for name in ("ring", "worker"):  # which have all steps that a worker comes by
         source, built = folder / f"{name}.c", next((folder / "shmloader" / "core").glob(f"{name}.*.so"))
         translate = [sys.executable, "-m", "cython", "-3", "--module-name", f"shmloader.core.{name}"]
         translate += ["-I", str(core), "-I", str(named), str(core / "ring" / f"{name}.pyx"), "-o", str(source)]

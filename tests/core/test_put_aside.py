@@ -15,11 +15,9 @@ from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.batch_writer import Writer
-from shmloader.core.claims import Claims
-from shmloader.core.ring import ANY, FILLED
+from shmloader.core.ring import ANY, FILLED, Meter
 from shmloader.core.trainer import TrainerSide
-from shmloader.core.turns import Meter
-from shmloader.core.worker import WorkerSide
+from shmloader.core.worker import Claims, WorkerSide
 from shmloader.ring.segment import Segment
 
 

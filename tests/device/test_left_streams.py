@@ -10,7 +10,7 @@ def test_a_stream_whose_event_has_passed_is_still_known_to_be_left() -> None:
     ran = run_script(
         """
         import shmloader
-        from shmloader.core.current import drop_marks, moment, since, watch, watched
+        from shmloader.core.cuda import drop_marks, moment, since, watch, watched
 
         now = [(0, 0, 1)]
         watch(lambda device: now[0], lambda stream: ("event", stream), [0])
@@ -47,7 +47,7 @@ def test_an_event_counts_though_another_one_cannot_be_asked() -> None:
         """
         import contextlib
         import shmloader
-        from shmloader.core.current import since, moment, watch, watched
+        from shmloader.core.cuda import since, moment, watch, watched
         from shmloader.device import events, streams
 
         def cannot_be_asked(event):

@@ -1,4 +1,4 @@
-"""Small leaves of page-locked batches are page-locked too, by torch; NOTE [ Small leaves ] in recipe.pyx.
+"""Small leaves of page-locked batches are page-locked too, by torch; NOTE [ Small leaves ] in recipe.pxi.
 
 The device is a double.
 """

@@ -154,7 +154,7 @@ def test_its_batch_is_collated_into_the_slot(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Packing, "fetch", fetch)
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Packing)
     loader = shmloader.DataLoader(Numbers(), batch_sampler=[[[0, 1], [2]]] * 2, num_workers=1)
-    first, (batch, where) = loader  # small leaves of the first one are collated elsewhere: Part in ring/fill.pyx
+    first, (batch, where) = loader  # small leaves of the first one are collated elsewhere: Part in ring/fill.pxi
     assert first[0].tolist() == batch.tolist() == [[0], [1], [2]] and where == memory_of(batch)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from pretended import PLAN, words
 
-from shmloader.core.kept import Account, Kept
+from shmloader.core.batch_tree import Account, Kept
 from shmloader.far.facts import differences, facts
 from shmloader.far.frames import (
     ANSWER,

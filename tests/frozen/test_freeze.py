@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import shmloader
-from shmloader.core.frozen_dict import FrozenDict
-from shmloader.core.frozen_list import FrozenList
+from shmloader.core.frozen_rows import FrozenDict, FrozenList
 
 Point = collections.namedtuple("Point", "x y")
 

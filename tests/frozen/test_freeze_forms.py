@@ -18,8 +18,7 @@ import torch
 from torch.utils.data import Dataset, StackDataset, TensorDataset
 
 import shmloader
-from shmloader.core.frozen_dict import FrozenDict
-from shmloader.core.frozen_list import FrozenList
+from shmloader.core.frozen_rows import FrozenDict, FrozenList
 from shmloader.system import sealed_memory
 
 MANY = 2000

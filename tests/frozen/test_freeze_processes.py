@@ -13,7 +13,7 @@ import torch
 from scripts import run_script
 
 import shmloader
-from shmloader.core.frozen_list import FrozenList
+from shmloader.core.frozen_rows import FrozenList
 from shmloader.system.sealed_memory import SealedMemory, memory_of
 
 

@@ -1,6 +1,6 @@
 """Slots give pages back that are of no use for long: of loaders at rest, and of batches that were larger than others.
 
-NOTE [ Pages go back ] in cython_ext/ring/free_slots.pyx.
+NOTE [ Pages go back ] in cython_ext/ring/free_slots.pxi.
 """
 
 from __future__ import annotations

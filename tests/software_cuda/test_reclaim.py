@@ -1,4 +1,4 @@
-"""The look at dead batches that is one call of C (reclaim.pyx): it is the one that is taken, and it misses nothing."""
+"""The look at dead batches that is one call of C (reclaim.pxi): it is the one that is taken, and it misses nothing."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import torch
 from conftest import iterate
 
 import shmloader
-from shmloader.core.log import Taken
+from shmloader.core.figures import Taken
 from shmloader.statistics.evidence import BLOCKS, Evidence, Settings, settings_of, shares_of
 from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
 from shmloader.statistics.verdict import Verdict, verdict_of

@@ -15,11 +15,9 @@ from hostile import BothSides, entry_at, poke
 from torch.utils.data import IterableDataset
 
 import shmloader
-from shmloader.core.figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures
-from shmloader.core.log import Log
+from shmloader.core.figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures, Log
 from shmloader.core.onlooker import Onlooker
-from shmloader.core.ring import FILLED, SKIPPED
-from shmloader.core.turns import Meter, Turns
+from shmloader.core.ring import FILLED, SKIPPED, Meter, Turns
 from shmloader.statistics.account import account_of
 
 MOST = (1 << 64) - 1

@@ -1,4 +1,4 @@
-"""Which exceptions are a signal's handler's: NOTE [ Handlers ] in handlers.pyx."""
+"""Which exceptions are a signal's handler's: NOTE [ Handlers ] in handlers.pxi."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import shmloader
 from shmloader.batch import exceptions
-from shmloader.core.handlers import is_handlers
+from shmloader.core.process import is_handlers
 from shmloader.resume import iterables
 from shmloader.trainer.delivery import Delivery
 

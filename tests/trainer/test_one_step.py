@@ -1,4 +1,4 @@
-"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in next_batch.pyx."""
+"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in next_batch.pxi."""
 
 from __future__ import annotations
 

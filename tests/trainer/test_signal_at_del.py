@@ -20,7 +20,7 @@ from conftest import Augmented
 from interrupts import left_since, present
 
 import shmloader
-from shmloader.core.late_signals import in_del, late
+from shmloader.core.process import in_del, late
 from shmloader.storage.local_files import _Descriptor
 from shmloader.system import signals
 

@@ -7,7 +7,7 @@ The rules are those of NOTE [ Streams ] (streams.py) and NOTE [ Pinning ].  A st
 visits all states that can be reached.
 
     thread    leaves a stream (and notes when), chooses another (which becomes current, and is noted), marks (records an
-              event on a foreign stream that it left), copies, hands over, drops.  In current.pyx, leaving one stream
+              event on a foreign stream that it left), copies, hands over, drops.  In current.pxi, leaving one stream
               and choosing the next are one step.  Here they are two, which shows that the order of the two is
               sound even if another thread looks in between
     thread 0  lends; looks (records events on the streams that may have a copy); gives the slot back when these have

@@ -1,0 +1,59 @@
+"""The iterator over an epoch's indices: whether the sampler is exhausted, has raised, or was interrupted by a signal.
+It asks a sampler again after its own exception, as torch does.
+"""
+
+from libc.stdint cimport uint64_t
+
+from shmloader.core.process import is_handlers
+
+NOTHING = object()  # in place of an index, or of a batch: there is none
+cdef object nothing = NOTHING
+
+
+cdef class Indices:
+    """An iterator over indices, which knows whether it can be asked for more.
+
+    A draw has one of four results, which must not be confused.  It may give an index.  StopIteration, and nothing else,
+    means that the epoch has no more indices.  The sampler may raise an exception of its own; torch's loader asks it
+    again after that.  A signal handler may raise while the sampler runs.  That ends a generator, but not the epoch, so
+    the remaining indices have to be found again.
+
+    Args:
+        indices: the iterator.
+    """
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all indices were drawn."""
+        return self.last == EXHAUSTED
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the next draw has to find the indices again, because the last one was interrupted."""
+        return self.last == LOST
+
+    def replay(self, count) -> None:
+        """Set `indices` to an iterator over those after the first `count`, because the next draw was interrupted."""
+        raise NotImplementedError
+
+    cdef object draw(self, uint64_t count):
+        """The next index, after `count` that were used; NOTHING if there are no more."""
+        if self.last == EXHAUSTED:
+            return nothing
+        if self.last == LOST:
+            self.replay(count)
+        self.last = GAVE
+        try:
+            return next(self.indices)
+        except StopIteration:
+            self.last = EXHAUSTED
+            return nothing
+        except Exception as error:
+            self.last = LOST if is_handlers(error) else RAISED
+            raise
+        except BaseException:
+            self.last = LOST
+            raise

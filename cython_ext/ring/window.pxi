@@ -1,0 +1,79 @@
+"""Checks a window, the batches that `group_by` opens together, before any of it is opened: all of it is opened or none.
+NOTE [ Windows ] in ring.pxd.
+"""
+
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from shmloader.core.ring cimport LISTED, LISTED_FIRST, check_index
+
+
+@cython.final
+cdef class Window:
+    """The tasks of a window, as TrainerSide.open_window() gets them.  All that can fail, fails in this constructor.
+
+    Args:
+        tasks: in the order in which they are made.  Each has the batch's place in the window, the worker, the indices,
+            and the rows of the batch that these fill; None: all.
+        samples, seeds: of each batch.
+        workers: how many there are.
+
+    Raises:
+        IndexError: there is no such batch, or no such worker.
+        ValueError: a batch has no task; a task has another number of rows than of indices; or a batch has several
+            tasks, and one of them lists no rows.
+    """
+
+    def __cinit__(self, list tasks, list samples, list seeds, int workers):
+        cdef int k, at, n = 0
+        cdef given_task *task
+        self.count, self.batches = len(tasks), len(samples)
+        self.given = <given_task *>calloc(self.count + 1, sizeof(given_task))
+        self.order = <int *>calloc(self.count + 1, sizeof(int))
+        self.head = <int *>calloc(self.batches + 1, sizeof(int))
+        self.samples = <uint32_t *>calloc(self.batches + 1, sizeof(uint32_t))
+        if self.given == NULL or self.order == NULL or self.head == NULL or self.samples == NULL:
+            raise MemoryError()
+        self.written, self.listed = [], []
+        for at in range(self.batches):
+            self.head[at], self.samples[at] = -1, samples[at]
+        for k in range(self.count):
+            batch, worker, indices, rows = tasks[k]
+            check_index("batch", batch, self.batches)
+            check_index("worker", worker, workers)
+            at, task = batch, &self.given[k]
+            task.worker, task.batch, task.seed = worker, batch, seeds[at]
+            if rows is not None:
+                if not rows or len(rows) != len(indices):
+                    raise ValueError(f"a task of a window has {len(indices)} indices and {len(rows)} rows")
+                task.row, task.rows = rows[0], samples[at]
+                task.asked_row = LISTED_FIRST if self.head[at] < 0 else LISTED
+            elif self.head[at] >= 0:
+                raise ValueError(f"batch {at} of a window has several tasks, and one that lists no rows")
+            if self.head[at] < 0:
+                self.head[at], task.samples = k, samples[at]
+            self.given[self.head[at]].chunks += 1
+            self.written.append(indices if rows is None else [*indices, *rows])
+            self.listed.append(rows)
+        for at in range(self.batches):
+            if self.head[at] < 0:
+                raise ValueError(f"batch {at} of a window has no task")
+            for k in range(self.head[at], self.count):
+                if self.given[k].batch == <uint64_t>at:
+                    self.order[n] = k
+                    n += 1
+
+    def __dealloc__(self):
+        free(self.given)
+        free(self.order)
+        free(self.head)
+        free(self.samples)
+
+    cdef void use(self, int at, int payload, uint64_t batch) noexcept:
+        cdef int k, n = 0
+        cdef int chunks = self.given[self.head[at]].chunks
+        while self.order[n] != self.head[at]:
+            n += 1
+        for k in range(n, n + chunks):
+            self.given[self.order[k]].payload, self.given[self.order[k]].batch = payload, batch

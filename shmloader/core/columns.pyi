@@ -1,3 +1,0 @@
-"""Types of the extension built from cython_ext/batch/columns.pyx, where each is explained."""
-
-def learn() -> None: ...

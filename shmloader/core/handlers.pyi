@@ -1,3 +1,0 @@
-"""Types of the extension built from cython_ext/process/handlers.pyx, where each is explained."""
-
-def is_handlers(error: BaseException) -> bool: ...

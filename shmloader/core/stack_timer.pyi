@@ -1,9 +1,0 @@
-"""Types of the extension built from cython_ext/process/stack_timer.pyx, where each is explained."""
-
-from typing import final
-
-@final
-class StackTimer:
-    def __init__(self, number: int) -> None: ...
-    def start(self, first: int, period: int) -> None: ...
-    def stop(self) -> None: ...
