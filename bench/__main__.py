@@ -6,7 +6,7 @@ import importlib.util
 import signal
 import sys
 
-EXTRAS = ("matplotlib", "rich")
+EXTRAS = ("matplotlib", "rich", "simpy")
 
 
 def main(arguments: list[str] | None = None) -> int:

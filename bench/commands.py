@@ -24,7 +24,7 @@ from bench.peers.question import Peers
 from bench.readers.question import Readers
 from bench.recipes.question import Recipes
 from bench.resume.question import Resume
-from bench.scale.question import Scale
+from bench.scale import Scale
 from bench.skew.question import Skew
 from bench.start.question import Start
 from bench.storage.question import Storage
