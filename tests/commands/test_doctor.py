@@ -21,7 +21,7 @@ from scripts import run_script
 import shmloader
 from shmloader import off_the_ring
 from shmloader.commands import line
-from shmloader.commands.doctor import bounds, command, graphics, memory, show, software, transport
+from shmloader.commands.doctor import command, machine, software, transport
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of
 from shmloader.system import cores, limits
@@ -32,7 +32,7 @@ SMALL = Wanted(batch_bytes=MiB, workers=1, prefetch_factor=2, spare_slots=2, ran
 
 
 def wanted(**others: int) -> Wanted:
-    return Wanted(**{**vars(SMALL), **others})
+    return SMALL._replace(**others)
 
 
 # --------------------------------------------------------------------------------------------------- what is wanted
@@ -144,7 +144,7 @@ def mount(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def disk(size: int, free: int, flags: int = 0, mounts: str = "tmpfs /dev/shm tmpfs rw 0 0") -> None:
         (tmp_path / "mounts").write_text(f"{mounts}\ndisk / ext4 rw 0 0\n".lstrip())
-        monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
+        monkeypatch.setattr(machine, "MOUNTS", tmp_path / "mounts")
         figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, flags, 255))
         monkeypatch.setattr(os, "statvfs", lambda path: figures)
 
@@ -153,16 +153,16 @@ def mount(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_shm_that_holds_the_rings(mount: Any) -> None:
     mount(64 * MiB, 64 * MiB)
-    found = memory.shm(SMALL)  # 4 slots
+    found = machine.shm(SMALL)  # 4 slots
     assert (found.level, found.state) == ("fine", "64.0 MiB, 64.0 MiB free")
     assert found.meaning == "a ring of 4 slots x 1.0 MiB takes 4.2 MiB"
     mount(64 * MiB, 8 * MiB)  # of which 4 MiB are left for others
-    assert memory.shm(SMALL).level == "attention"
+    assert machine.shm(SMALL).level == "attention"
 
 
 def test_shm_that_is_too_small(mount: Any) -> None:
     mount(64 * MiB, 60 * MiB)
-    found = memory.shm(wanted(batch_bytes=30 * MiB, ranks=2))
+    found = machine.shm(wanted(batch_bytes=30 * MiB, ranks=2))
     assert found.level == "attention"
     for part in ("2 ranks with a ring each of 4 slots x 30.0 MiB takes 240.5 MiB", "memfd", "bus error"):
         assert part in found.meaning
@@ -171,7 +171,7 @@ def test_shm_that_is_too_small(mount: Any) -> None:
 
 def test_shm_that_is_mounted_read_only(mount: Any) -> None:
     mount(64 * MiB, 64 * MiB, os.ST_RDONLY)
-    found = memory.shm(wanted())
+    found = machine.shm(wanted())
     assert found.level == "attention" and found.state.endswith("and it is read-only")
     assert found.remedy == "mount -o remount,rw /dev/shm"
 
@@ -187,7 +187,7 @@ def test_shm_that_is_mounted_read_only(mount: Any) -> None:
 )
 def test_shm_that_is_on_a_disk(mounts: str, kind: str | None, mount: Any) -> None:
     mount(64 * MiB, 64 * MiB, mounts=mounts)
-    found = memory.shm(SMALL)
+    found = machine.shm(SMALL)
     assert (found.level == "fine") is (kind is None)
     if kind:
         assert found.level == "attention" and found.state.endswith(f"and it is {kind}, no tmpfs")
@@ -199,92 +199,96 @@ def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     monkeypatch.setattr(os, "statvfs", gone)
-    found = memory.shm(SMALL)
+    found = machine.shm(SMALL)
     assert found.level == "attention" and "No such file" in found.state and "memfd" in found.meaning
 
 
 def test_memory(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (groups / "membership").write_text("0::/\n")
-    assert memory.memory(SMALL).level == "fine"
+    assert machine.memory(SMALL).level == "fine"
     write_files(groups, memory__max=6 * MiB, memory__current=0)
-    found = memory.memory(SMALL)
+    found = machine.memory(SMALL)
     assert found.level == "note" and "control group" in found.state and "more than half" in found.meaning
     write_files(groups, memory__current=3 * MiB)
-    found = memory.memory(SMALL)
+    found = machine.memory(SMALL)
     assert found.level == "attention" and found.state.startswith("3.0 MiB available")
     assert "MemoryError" in found.meaning and "at most 2 slots a rank" in found.remedy and "container" in found.remedy
 
 
 def test_huge_pages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "SYSTEM", tmp_path)
-    monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
-    assert "unknown" in memory.huge_pages().state
+    monkeypatch.setattr(machine, "SYSTEM", tmp_path)
+    monkeypatch.setattr(machine, "MOUNTS", tmp_path / "mounts")
+    assert "unknown" in machine.huge_pages(SMALL).state
     write_files(
         tmp_path / "kernel/mm/transparent_hugepage", shmem_enabled="always [within_size] advise never deny force"
     )
     (tmp_path / "mounts").write_text("tmpfs /dev/shm tmpfs rw 0 0\nother /dev/shm tmpfs rw,size=1k,huge=advise 0 0\n")
-    found = memory.huge_pages()
+    found = machine.huge_pages(SMALL)
     assert found.state == "for memfds: within_size; for /dev/shm: huge=advise"
     assert "rings in a memfd get huge pages" in found.meaning
 
 
 def test_numa(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "SYSTEM", tmp_path)
+    monkeypatch.setattr(machine, "SYSTEM", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 9})
-    assert memory.numa().state == "one node"
+    assert machine.numa(SMALL).state == "one node"
     nodes = tmp_path / "devices/system/node"
     write_files(nodes / "node0", cpulist="0-7")
     write_files(nodes / "node1", cpulist="16-19,24")
-    assert memory.numa().level == "fine" and memory.numa().state.endswith("runs on node 0")
+    assert machine.numa(SMALL).level == "fine" and machine.numa(SMALL).state.endswith("runs on node 0")
     write_files(nodes / "node1", cpulist="8-15")
-    assert memory.numa().level == "note" and "numactl" in memory.numa().remedy
+    assert machine.numa(SMALL).level == "note" and "numactl" in machine.numa(SMALL).remedy
 
 
 # ------------------------------------------------------------------------------------------------------------- bounds
 
 
 def test_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(machine_has: int, affinity: int, quota: float | None, wanted: Wanted = SMALL) -> Finding:
+        monkeypatch.setattr(cores, "cores", lambda: cores.Cores(machine_has, affinity, quota))
+        return machine.enough_cores(wanted)
+
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert bounds.cores(cores.Cores(8, 8, None), SMALL).level == "fine"
-    assert bounds.cores(cores.Cores(64, 8, None), SMALL).level == "note"
-    found = bounds.cores(cores.Cores(64, 2, None), wanted(workers=8))
-    assert found.level == "attention" and found.state == "2 of 64 by affinity"
-    assert "8 workers share 2 cores" in found.meaning
-    found = bounds.cores(cores.Cores(64, 64, 16.0), wanted(workers=4, ranks=4))
-    assert found.level == "attention" and found.state == "64 of 64 by affinity, 16 by the control group's quota"
-    assert "OMP_NUM_THREADS=4" in found.remedy and "4 cores for each of 4 ranks" in found.remedy
+    assert found(8, 8, None).level == "fine"
+    assert found(64, 8, None).level == "note"
+    few = found(64, 2, None, wanted(workers=8))
+    assert few.level == "attention" and few.state == "2 of 64 by affinity"
+    assert "8 workers share 2 cores" in few.meaning
+    few = found(64, 64, 16.0, wanted(workers=4, ranks=4))
+    assert few.level == "attention" and few.state == "64 of 64 by affinity, 16 by the control group's quota"
+    assert "OMP_NUM_THREADS=4" in few.remedy and "4 cores for each of 4 ranks" in few.remedy
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert bounds.cores(cores.Cores(64, 64, 16.0), wanted(workers=4, ranks=4)).level == "fine"
+    assert found(64, 64, 16.0, wanted(workers=4, ranks=4)).level == "fine"
 
 
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    assert bounds.files(wanted(workers=8)).level == "fine"  # 2 * 29 + 64
-    found = bounds.files(wanted(workers=40))  # 2 * 125 + 64
+    assert machine.files(wanted(workers=8)).level == "fine"  # 2 * 29 + 64
+    found = machine.files(wanted(workers=40))  # 2 * 125 + 64
     assert found.level == "attention" and "some 314" in found.meaning and "ulimit -n 4096" in found.remedy
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
-    assert bounds.files(wanted(workers=4000)).state == "unlimited open files"
+    assert machine.files(wanted(workers=4000)).state == "unlimited open files"
 
 
 def test_processes(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     (groups / "membership").write_text("0::/\n")
     write_files(groups, pids__max=20, pids__current=5)
-    assert bounds.processes(wanted(workers=10)).level == "fine"
-    found = bounds.processes(wanted(workers=11))
+    assert machine.processes(wanted(workers=10)).level == "fine"
+    found = machine.processes(wanted(workers=11))
     assert found.level == "attention" and found.state == "15 more processes and threads"
     assert "12 processes" in found.meaning and "--pids-limit" in found.remedy
     write_files(groups, pids__max="max")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(bounds, "_tasks_of_this_user", lambda: 95)
+    monkeypatch.setattr(machine, "_tasks_of_this_user", lambda: 95)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
-    assert bounds.processes(wanted(workers=10)).level == "attention"
+    assert machine.processes(wanted(workers=10)).level == "attention"
 
 
 def test_a_ring_that_can_be_made_and_one_that_cannot() -> None:
-    found = bounds.addresses(SMALL)
+    found = machine.addresses(SMALL)
     assert found.level == "fine" and found.state.startswith("5 slots of up to ")
-    found = bounds.addresses(wanted(workers=1 << 16))
+    found = machine.addresses(wanted(workers=1 << 16))
     assert found.level == "attention" and "at most 65535" in found.meaning
 
 
@@ -292,19 +296,19 @@ def test_a_ring_that_can_be_made_and_one_that_cannot() -> None:
 
 
 def test_a_torch_that_does_not_ride(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert software.torch_and_the_ring().level == "fine"
+    assert software.torch_and_the_ring(SMALL).level == "fine"
     monkeypatch.setattr(off_the_ring, "why_not_here", lambda: "torch 9: _x is not there; install another")
-    found = software.torch_and_the_ring()
+    found = software.torch_and_the_ring(SMALL)
     assert (
         found.level == "attention" and "no loader rides the ring" in found.state and "_x is not there" in found.meaning
     )
-    lines = [finding.what for finding in command.examine(SMALL)]
+    lines = [what for what, _ in command.examine(SMALL)]
     assert "memory" in lines and "transport" not in lines
 
 
 def test_a_platform_without_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert [finding.what for finding in command.examine(SMALL)] == ["torch"]
+    assert [what for what, _ in command.examine(SMALL)] == ["torch"]
 
 
 def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +318,7 @@ def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pidfd_open", refuses)
     monkeypatch.setattr(os, "memfd_create", refuses)
     monkeypatch.setattr(software, "SHM_MOUNT", "/proc")
-    found = software.kernel()
+    found = software.kernel(SMALL)
     assert found.level == "note"
     assert all(word in found.meaning for word in ("O_TMPFILE", "pidfd_open", "memfd_create"))
 
@@ -324,7 +328,7 @@ def test_start_methods(monkeypatch: pytest.MonkeyPatch) -> None:
         get_start_method = staticmethod(lambda: "spawn")
 
     monkeypatch.setattr(software.multiprocessing, "get_context", Spawns)
-    found = software.start_method()
+    found = software.start_method(SMALL)
     assert found.level == "note" and found.state == "spawn" and "persistent_workers" in found.remedy
 
 
@@ -345,28 +349,28 @@ class Locks:
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="is about a machine without a device")
 def test_a_gpu_and_a_torch_that_does_not_use_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphics, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(software, "DRIVER", tmp_path / "version")
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\nGCC\n")
     monkeypatch.setattr(torch.version, "cuda", None)
-    found = graphics.pinning()
+    found = software.pinning(SMALL)
     assert found.level == "attention" and "driver 580.65.06" in found.state and "CUDA build" in found.remedy
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    found = graphics.pinning()
+    found = software.pinning(SMALL)
     assert found.level == "attention" and "finds no device" in found.state and "--gpus all" in found.remedy
     (tmp_path / "version").unlink()
-    assert graphics.pinning().level == "note"
+    assert software.pinning(SMALL).level == "note"
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert graphics.pinning().level == "fine"
+    assert software.pinning(SMALL).level == "fine"
 
 
 def test_page_locking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphics.accelerator, "kind", lambda: "cuda")
-    monkeypatch.setattr(graphics.accelerator, "count", lambda: 8)
-    monkeypatch.setattr(graphics.accelerator, "find", Locks)
-    found = graphics.pinning()
+    monkeypatch.setattr(software.accelerator, "kind", lambda: "cuda")
+    monkeypatch.setattr(software.accelerator, "count", lambda: 8)
+    monkeypatch.setattr(software.accelerator, "find", Locks)
+    found = software.pinning(SMALL)
     assert found.level == "fine" and found.state.startswith("8 x cuda") and Locks.undone == 1
     monkeypatch.setattr(Locks, "why", "CUDA_ERROR_NOT_SUPPORTED")
-    found = graphics.pinning()
+    found = software.pinning(SMALL)
     assert found.level == "note" and "CUDA_ERROR_NOT_SUPPORTED" in found.state and "as in torch" in found.meaning
     assert Locks.undone == 1
 
@@ -378,23 +382,20 @@ def test_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "SECONDS", 0.2)
     found = transport.transport(SMALL)
     assert "batches/s of 1.0 MiB" in found.state and "GB/s" in found.state
-    monkeypatch.setattr(transport, "_copied", lambda *arguments: 1e15)
+    monkeypatch.setattr(transport, "SLOW", 1e9)
     assert transport.transport(SMALL).level == "attention"
     monkeypatch.setattr(transport, "_through_a_ring", lambda *arguments: 1 / 0)
-    assert transport.transport(SMALL) == Finding(
-        "transport", "attention", "no batch comes through a ring", "division by zero"
-    )
+    assert transport.transport(SMALL) == Finding("attention", "no batch comes through a ring", "division by zero")
 
 
 # ---------------------------------------------------------------------------------------------------- the whole of it
 
 
 def findings(*levels: Any) -> Any:
-    def examine(wanted: Wanted) -> Iterator[Finding]:
+    def examine(wanted: Wanted) -> Iterator[tuple[str, Finding]]:
         for level in levels:
-            yield Finding(
-                "cores", level, "one", "slow" if level != "fine" else "", "more" if level == "attention" else ""
-            )
+            meaning, remedy = "slow" if level != "fine" else "", "more" if level == "attention" else ""
+            yield "cores", Finding(level, "one", meaning, remedy)
 
     return examine
 
@@ -419,7 +420,7 @@ def test_the_exit_status(levels: Any, status: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_state_meaning_and_remedy_are_shown() -> None:
-    lines = show.lines(Finding("/dev/shm", "attention", "64 MiB", "too little", "mount more"))
+    lines = command.lines("/dev/shm", Finding("attention", "64 MiB", "too little", "mount more"))
     assert lines[0].split() == ["attention", "/dev/shm", "64", "MiB"]
     assert lines[1].strip() == "that means: too little" and lines[2].strip() == "to do: mount more"
 
@@ -427,21 +428,21 @@ def test_state_meaning_and_remedy_are_shown() -> None:
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "examine", findings("attention"))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for missing in ((), ("rich.console",)):
-        for name in missing:
-            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("TERM", "xterm")
+    for no_colour in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", no_colour)
         assert line.main(["doctor"]) == 1
         output = capsys.readouterr().out.splitlines()
-        assert "attention" in output[0] and "to do: more" in output[2]
+        assert output[0].startswith("attention" if no_colour else "\033[1;31mattention") and "to do: more" in output[2]
 
 
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "count_cores", lambda: cores.Cores(64, 12, 9.5))
+    monkeypatch.setattr(command, "cores", lambda: cores.Cores(64, 12, 9.5))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     given = line.parser().parse_args(["doctor"])
-    assert command._wanted(given) == Wanted(command.USUAL_BATCH, 4, 2, 2, 2)
+    assert command.wanted_of(given) == Wanted(command.USUAL_BATCH, 4, 2, 2, 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "32")
-    assert command._wanted(given).workers == 1
+    assert command.wanted_of(given).workers == 1
 
 
 CONTAINER = """

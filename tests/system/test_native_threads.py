@@ -18,6 +18,7 @@ import pytest
 
 import shmloader
 from shmloader.commands.doctor import software
+from shmloader.commands.doctor.finding import Wanted
 from shmloader.system import native_threads
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
@@ -182,13 +183,16 @@ def test_nothing_is_read_where_no_such_library_is_imported(monkeypatch: pytest.M
 # ------------------------------------------------------------------------------------------------------------ doctor
 
 
+WANTED = Wanted(1 << 20, 1, 2, 2, 1)
+
+
 def test_the_doctor_names_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software.multiprocessing, "get_context", lambda: FORK)
     monkeypatch.setattr(software.importlib.util, "find_spec", lambda name: name if name == "polars" else None)
-    found = software.fork_beside_threads()
+    found = software.fork_beside_threads(WANTED)
     assert (found.level, found.state) == ("note", "polars installed")
     assert "forkserver" in found.remedy
     monkeypatch.setattr(software.importlib.util, "find_spec", lambda name: None)
-    assert software.fork_beside_threads().level == "fine"
+    assert software.fork_beside_threads(WANTED).level == "fine"
     monkeypatch.setattr(software.multiprocessing, "get_context", lambda: SPAWN)
-    assert software.fork_beside_threads().level == "fine"
+    assert software.fork_beside_threads(WANTED).level == "fine"

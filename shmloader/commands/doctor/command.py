@@ -1,9 +1,8 @@
-"""`shmloader doctor`: the options, all checks in their order, and the exit status."""
+"""`shmloader doctor`: the options, all checks in their order, how findings are printed, and the exit status."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,15 @@ from typing import Any
 
 import shmloader
 from shmloader import off_the_ring
+from shmloader.commands.colours import coloured
 from shmloader.commands.doctor import software
 from shmloader.commands.doctor.finding import Finding, Wanted
-from shmloader.commands.doctor.show import show
 from shmloader.commands.numbers import bytes_of, not_negative, positive
-from shmloader.system.cores import Cores, ranks_here
-from shmloader.system.cores import cores as count_cores
+from shmloader.system.cores import cores, ranks_here
 
 USUAL_BATCH = 256 * 3 * 224 * 224  # pictures as bytes
+COLOURS = {"fine": "green", "note": "yellow", "attention": "red"}
+WIDTH = 13  # of the column with the subject
 
 EXIT = """exit status:
   0  all is fine, or there is something to know ("note")
@@ -36,93 +36,73 @@ def add_to(commands: Any) -> None:
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--batch-bytes",
-        type=bytes_of,
-        default=USUAL_BATCH,
-        metavar="SIZE",
-        help="size of a batch, such as 38535168 or 36.75M (default: 36.75M, 256 pictures of 3x224x224 bytes)",
-    )
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="num_workers (default: as many as a rank has cores)"
-    )
-    parser.add_argument("--prefetch-factor", type=positive, default=2, metavar="N", help="(default: 2)")
-    parser.add_argument("--spare-slots", type=not_negative, default=2, metavar="N", help="(default: 2)")
-    parser.add_argument(
-        "--ranks", type=positive, metavar="N", help="loaders on this machine (default: LOCAL_WORLD_SIZE, or 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add, size = parser.add_argument, "size of a batch, such as 38535168 or 36.75M"
+    size = f"{size} (default: 36.75M, 256 pictures of 3x224x224 bytes)"
+    add("--batch-bytes", type=bytes_of, default=USUAL_BATCH, metavar="SIZE", help=size)
+    add("--workers", type=positive, metavar="N", help="num_workers (default: as many as a rank has cores)")
+    add("--prefetch-factor", type=positive, default=2, metavar="N", help="(default: 2)")
+    add("--spare-slots", type=not_negative, default=2, metavar="N", help="(default: 2)")
+    add("--ranks", type=positive, metavar="N", help="loaders on this machine (default: LOCAL_WORLD_SIZE, or 1)")
+    add("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run all checks and print their findings; returns the exit status."""
-    wanted = _wanted(given)
-    findings: list[Finding] = []
-
-    def noted() -> Iterator[Finding]:
-        for finding in examine(wanted):
-            findings.append(finding)
-            yield finding
-
+    wanted, findings, status = wanted_of(given), [], 0
+    for what, finding in examine(wanted):
+        status = max(status, int(finding.level == "attention"))
+        findings.append({"what": what, **finding._asdict()})
+        if not given.json:
+            print("\n".join(lines(what, finding)), flush=True)  # at once, because the transport check takes two seconds
     if given.json:
-        list(noted())
-        status = status_of(findings)
+        version = shmloader.__version__
         print(
             json.dumps(
-                {
-                    "shmloader": shmloader.__version__,
-                    "status": status,
-                    "for": dataclasses.asdict(wanted),
-                    "findings": [dataclasses.asdict(finding) for finding in findings],
-                },
-                indent=1,
+                {"shmloader": version, "status": status, "for": wanted._asdict(), "findings": findings}, indent=1
             )
         )
-        return status
-    show(noted())
-    return status_of(findings)
+    return status
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
+def lines(what: str, finding: Finding) -> list[str]:
+    """State, meaning and remedy, as they are printed."""
+    first = f"{coloured(f'{finding.level:<10}', COLOURS[finding.level])} {what:<{WIDTH}} {finding.state}"
+    others = {"that means": finding.meaning, "to do": finding.remedy}
+    return [first, *(f"{'':<{WIDTH + 11}} {heading}: {text}" for heading, text in others.items() if text)]
+
+
+def wanted_of(given: argparse.Namespace) -> Wanted:
+    """The loader that the command line describes."""
     ranks = given.ranks or ranks_here()
-    cores = int(_cores().usable // ranks)
-    return Wanted(given.batch_bytes, given.workers or max(1, cores), given.prefetch_factor, given.spare_slots, ranks)
+    usable = cores().usable if sys.platform == "linux" else 1
+    workers = given.workers or max(1, int(usable // ranks))
+    return Wanted(given.batch_bytes, workers, given.prefetch_factor, given.spare_slots, ranks)
 
 
-def _cores() -> Cores:
-    return count_cores() if sys.platform == "linux" else Cores(1, 1, None)
-
-
-def examine(wanted: Wanted) -> Iterator[Finding]:
-    """The findings of all checks, one after the other.
-
-    Args:
-        wanted: The loader for which the machine is checked.
-    """
-    yield software.torch_and_the_ring()
+def examine(wanted: Wanted) -> Iterator[tuple[str, Finding]]:
+    """The findings of all checks, one after the other, each with its subject."""
+    yield "torch", software.torch_and_the_ring(wanted)
     if sys.platform != "linux" or sys.maxsize < 2**32:  # the other checks need the core, which is not built there
         return
-    from shmloader.commands.doctor import bounds, graphics, memory
+    from shmloader.commands.doctor import machine, transport
 
-    yield memory.shm(wanted)
-    yield memory.memory(wanted)
-    yield bounds.cores(_cores(), wanted)
-    yield bounds.addresses(wanted)
-    yield bounds.files(wanted)
-    yield bounds.processes(wanted)
-    yield software.start_method()
-    yield software.fork_beside_threads()
-    yield software.kernel()
-    yield memory.huge_pages()
-    yield memory.numa()
-    if off_the_ring.why_not_here() is None:
-        from shmloader.commands.doctor import transport
-
-        yield transport.transport(wanted)  # before the device is used, because it forks
-    yield graphics.pinning()
-
-
-def status_of(findings: list[Finding]) -> int:
-    """1 if something needs attention, 0 otherwise."""
-    return int(any(finding.level == "attention" for finding in findings))
+    checks = {
+        "/dev/shm": machine.shm,
+        "memory": machine.memory,
+        "cores": machine.enough_cores,
+        "ring": machine.addresses,
+        "files": machine.files,
+        "processes": machine.processes,
+        "start method": software.start_method,
+        "fork and threads": software.fork_beside_threads,
+        "kernel": software.kernel,
+        "huge pages": machine.huge_pages,
+        "NUMA": machine.numa,
+        "transport": transport.transport,  # before the device is used, because it forks
+        "accelerator": software.pinning,
+    }
+    if off_the_ring.why_not_here() is not None:
+        del checks["transport"]
+    for what, check in checks.items():
+        yield what, check(wanted)

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Level = Literal["fine", "note", "attention"]
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check.
+class Finding(NamedTuple):
+    """The result of one check."""
 
-    Attributes:
-        what: Its subject: "/dev/shm".
-        level: "fine"; "note": it works, and the user should know something; "attention": something should be changed.
-        state: What the check found: "64.0 MiB, all free".
-        meaning: What that means for the loader; may be empty if all is fine.
-        remedy: What to do; empty if there is nothing to do.
-    """
-
-    what: str
-    level: Level
-    state: str
-    meaning: str = ""
-    remedy: str = ""
+    level: Literal["fine", "note", "attention"]  # "note": it works, and the user should know something
+    state: str  # what the check found: "64.0 MiB, all free"
+    meaning: str = ""  # for the loader
+    remedy: str = ""  # what to do; empty if there is nothing to do
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The loader for which the machine is checked, one in each rank.
+class Wanted(NamedTuple):
+    """The loader for which the machine is checked, one in each rank."""
 
-    Attributes:
-        batch_bytes: The size of one batch, all its tensors together.
-        workers, prefetch_factor, spare_slots: The loader's options.
-        ranks: How many processes of this machine have such a loader.
-    """
-
-    batch_bytes: int
+    batch_bytes: int  # of one batch, all its tensors together
     workers: int
     prefetch_factor: int
     spare_slots: int
-    ranks: int
+    ranks: int  # processes of this machine that have such a loader
 
     @property
     def slots(self) -> int:
@@ -56,13 +36,9 @@ class Wanted:
         return self.ranks * self.slots * (self.batch_bytes + SPARE_COMMIT)
 
     @property
-    def rings(self) -> str:
-        """The subject of the arithmetic: "a ring", or "8 ranks with a ring each"."""
-        return "a ring" if self.ranks == 1 else f"{self.ranks} ranks with a ring each"
-
-    @property
     def need(self) -> str:
         """The arithmetic of ring_bytes."""
         from shmloader.ring.growth import in_units
 
-        return f"{self.rings} of {self.slots} slots x {in_units(self.batch_bytes)} takes {in_units(self.ring_bytes)}"
+        rings = "a ring" if self.ranks == 1 else f"{self.ranks} ranks with a ring each"
+        return f"{rings} of {self.slots} slots x {in_units(self.batch_bytes)} takes {in_units(self.ring_bytes)}"

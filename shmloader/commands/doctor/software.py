@@ -1,95 +1,74 @@
-"""Checks torch and the kernel for the ring, the start method, and libraries that break in forked workers."""
+"""Checks torch, its accelerator and the kernel, the start method, and libraries that break in forked workers."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
 import multiprocessing
 import os
 import platform
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from shmloader import _torch, off_the_ring
-from shmloader.commands.doctor.finding import Finding
+from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.device import accelerator
 
 SHM_MOUNT = "/dev/shm"
+DRIVER = Path("/proc/driver/nvidia/version")
+LOCKED = 1 << 20  # bytes that are page-locked as a test
 
 
-def torch_and_the_ring() -> Finding:
+def torch_and_the_ring(wanted: Wanted) -> Finding:
     """Whether loaders can ride the ring with this torch, on this platform."""
     state = f"torch {torch.__version__}, Python {platform.python_version()}"
     if why := off_the_ring.why_not_here():
-        return Finding(
-            "torch",
-            "attention",
-            f"{state}: no loader rides the ring",
-            f"{why.partition(';')[0]}. Loaders load as torch's do; options that only the ring can honour are refused",
-            "install a torch that shmloader was tested with, or a newer shmloader"
-            if sys.platform == "linux"
-            else "run on 64-bit Linux",
+        meaning = (
+            f"{why.partition(';')[0]}. Loaders load as torch's do; options that only the ring can honour are refused"
         )
+        remedy = "install a torch that shmloader was tested with, or a newer shmloader"
+        remedy = remedy if sys.platform == "linux" else "run on 64-bit Linux"
+        return Finding("attention", f"{state}: no loader rides the ring", meaning, remedy)
     if lost := _torch.what_is_lost():
         return Finding(
-            "torch", "note", f"{state}: loaders ride the ring", "; ".join(lost), "a newer shmloader may know this torch"
+            "note", f"{state}: loaders ride the ring", "; ".join(lost), "a newer shmloader may know this torch"
         )
-    return Finding("torch", "fine", f"{state}: loaders ride the ring")
+    return Finding("fine", f"{state}: loaders ride the ring")
 
 
-def kernel() -> Finding:
+def kernel(wanted: Wanted) -> Finding:
     """Features of the kernel that the ring prefers, and can do without."""
+    openers: dict[str, Callable[[], int]] = {
+        f"{SHM_MOUNT} has no nameless files (O_TMPFILE), so a run that is killed while it makes a ring may leave an "
+        "empty file there": lambda: os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR, 0o600),
+        "there is no pidfd_open, so the end of a worker is seen through a pipe, which its children may hold open": (
+            lambda: os.pidfd_open(os.getpid())
+        ),
+        f"memfd_create is refused, so rings lie in {SHM_MOUNT} alone, and a batch for which it has no room is a "
+        "MemoryError": lambda: os.memfd_create("shmloader_doctor", os.MFD_CLOEXEC),
+    }
     lacks = []
-    if not _has_nameless_files():
-        lacks.append(
-            f"{SHM_MOUNT} has no nameless files (O_TMPFILE), so a run that is killed while it makes a ring may leave "
-            "an empty file there"
-        )
-    if not _has_pidfd():
-        lacks.append(
-            "there is no pidfd_open, so the end of a worker is seen through a pipe, which its children may hold open"
-        )
-    if not _has_memfd():
-        lacks.append(
-            f"memfd_create is refused, so rings lie in {SHM_MOUNT} alone, and a batch for which it has no room is a "
-            "MemoryError"
-        )
+    for lack, opened in openers.items():
+        try:
+            os.close(opened())
+        except OSError:
+            lacks.append(lack)
     state = f"{platform.system()} {platform.release()}"
     if lacks:
-        return Finding("kernel", "note", state, "; ".join(lacks), "a newer kernel, or another sandbox, has it")
-    return Finding("kernel", "fine", state)
+        return Finding("note", state, "; ".join(lacks), "a newer kernel, or another sandbox, has it")
+    return Finding("fine", state)
 
 
-def _has_nameless_files() -> bool:
-    try:
-        os.close(os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR, 0o600))
-    except OSError:
-        return False
-    return True
-
-
-def _has_pidfd() -> bool:
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:
-        return False
-    return True
-
-
-def _has_memfd() -> bool:
-    try:
-        os.close(os.memfd_create("shmloader_doctor", os.MFD_CLOEXEC))
-    except OSError:
-        return False
-    return True
-
-
-def start_method() -> Finding:
+def start_method(wanted: Wanted) -> Finding:
     """How workers are started by default."""
     method = multiprocessing.get_context().get_start_method()
     if method == "fork":
-        return Finding("start method", "fine", "fork: workers start in milliseconds and share what the trainer has")
+        return Finding("fine", "fork: workers start in milliseconds and share what the trainer has")
     return Finding(
-        "start method",
         "note",
         method,
         "each worker imports torch and your script, which takes seconds, and unpickles the dataset",
@@ -98,21 +77,67 @@ def start_method() -> Finding:
     )
 
 
-def fork_beside_threads() -> Finding:
+def fork_beside_threads(wanted: Wanted) -> Finding:
     """Whether a library is installed that breaks in workers forked after its threads have started."""
     from shmloader.system import native_threads  # here, because it reads /proc, which only Linux has
 
-    what = "fork and threads"
     if multiprocessing.get_context().get_start_method() != "fork":
-        return Finding(what, "fine", "workers are not forked, so they have none of this process's threads")
-    installed = [name for name in native_threads.BREAK_BY_NAME if importlib.util.find_spec(name) is not None]
-    if not installed:
-        return Finding(what, "fine", "none of the libraries that are known to break is installed")
-    names = " and ".join(installed)
-    return Finding(
-        what,
-        "note",
-        f"{names} installed",
-        f"if the trainer has used {names}, a forked worker that uses it can hang or crash",
-        "multiprocessing_context='forkserver' or 'spawn', if your dataset uses it",
-    )
+        return Finding("fine", "workers are not forked, so they have none of this process's threads")
+    names = " and ".join(name for name in native_threads.BREAK_BY_NAME if importlib.util.find_spec(name) is not None)
+    if not names:
+        return Finding("fine", "none of the libraries that are known to break is installed")
+    meaning = f"if the trainer has used {names}, a forked worker that uses it can hang or crash"
+    remedy = "multiprocessing_context='forkserver' or 'spawn', if your dataset uses it"
+    return Finding("note", f"{names} installed", meaning, remedy)
+
+
+def pinning(wanted: Wanted) -> Finding:
+    """Whether torch sees this machine's device, and whether batches go there from page-locked slots."""
+    kind, driver = accelerator.kind(), _driver()
+    built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "no accelerator"
+    if kind is None and driver and not torch.version.cuda:
+        state = f"NVIDIA's driver {driver}, and a torch for {built}"
+        return Finding("attention", state, "this torch does not use the GPU", "install torch's CUDA build")
+    if kind is None and not (torch.version.cuda or torch.version.hip):
+        return Finding("fine", f"none, and torch is built for {built}", "pin_memory does nothing here")
+    if kind is None:
+        state = f"torch is built for {built}, and finds no device"
+        if not driver:
+            return Finding("note", state, "batches stay on the CPU")
+        meaning = (
+            f"NVIDIA's driver is {driver}, and may be too old for this torch, or the container was not given a device"
+        )
+        remedy = "docker run --gpus all; look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        return Finding("attention", state, meaning, remedy)
+    state = f"{accelerator.count()} x {kind}" + (f", driver {driver}" if driver else "")
+    if why := _refused():
+        meaning = "with pin_memory=True or device=, a thread copies batches into page-locked memory, as in torch"
+        return Finding("note", f"{state}; a ring cannot be page-locked: {why}", meaning)
+    return Finding("fine", f"{state}; rings can be page-locked")
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver; empty if there is none."""
+    try:
+        return DRIVER.read_text().partition("Module")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _refused() -> str:
+    """Why shared memory cannot be page-locked here; empty if it can."""
+    try:
+        found = accelerator.find()
+        if found is None:
+            return "torch names no device"
+        if not found.registers:
+            return found.register(0, 0)
+        with mmap.mmap(-1, LOCKED) as pages:
+            word = ctypes.c_char.from_buffer(pages)
+            address = ctypes.addressof(word)
+            del word  # otherwise the pages cannot be unmapped
+            if not (why := found.register(address, LOCKED)):
+                found.unregister(address)
+            return why
+    except RuntimeError as error:  # the device is broken, or another process uses it exclusively
+        return str(error).splitlines()[0]

@@ -1,0 +1,72 @@
+"""A test of two seconds: batches through a ring, beside a plain copy of the same bytes."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy
+import torch
+
+from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.dataloader import DataLoader
+from shmloader.ring.growth import in_units
+from shmloader.system.limits import available_memory
+
+SECONDS = 2.0
+SLOTS = 5  # of the test's ring; beside them the batch takes memory twice
+LARGEST = 256 << 20  # bytes of the test's batch: larger ones are no faster
+SLOW = 1 / 4  # of a plain copy's speed; on a healthy machine it is more than half
+
+
+class _Prepared(torch.utils.data.Dataset[torch.Tensor]):
+    """One prepared batch, again and again."""
+
+    def __init__(self, size: int) -> None:
+        self._batch = torch.ones(size, dtype=torch.uint8, device="cpu")
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._batch
+
+
+def transport(wanted: Wanted) -> Finding:
+    """The cost of a batch through the ring, with a dataset that does nothing."""
+    size = max(1, min(wanted.batch_bytes, LARGEST, available_memory() // (4 * SLOTS)))
+    try:
+        rate = _through_a_ring(size)
+    except Exception as error:  # any error of this machine is a finding
+        return Finding("attention", "no batch comes through a ring", str(error).strip())
+    source, target = numpy.ones(size, numpy.uint8), numpy.zeros(size, numpy.uint8)  # so the target has its pages
+    copied = size * _rate(lambda: numpy.copyto(target, source), SECONDS / 4)
+    speeds = f"{rate * size / 1e9:.3g} GB/s, a plain copy {copied / 1e9:.3g} GB/s"
+    state = f"{rate:,.0f} batches/s of {in_units(size)}: {speeds}"
+    if rate * size < SLOW * copied and size >= 1 << 20:  # the cost of a small batch does not depend on its bytes
+        meaning = "the ring is much slower than a copy by one core: something else uses the cores or the memory now"
+        remedy = "look at what else runs (top), at the quota of the control group, and run this again"
+        return Finding("attention", state, meaning, remedy)
+    return Finding("fine", state, "no loader is quicker than its dataset; this is the most that it can be")
+
+
+def _through_a_ring(size: int) -> float:
+    """Batches a second, with one worker."""
+    prepared = _Prepared(size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fork beside threads and a small /dev/shm have their own findings
+        with DataLoader(prepared, None, num_workers=1, multiprocessing_context="fork", ring_memory="memfd") as loader:
+            batches = iter(loader)
+            for _ in range(2 * SLOTS):  # until every slot has its pages
+                next(batches)
+            return _rate(lambda: next(batches), SECONDS * 3 / 4)
+
+
+def _rate(step: Callable[[], object], seconds: float) -> float:
+    """How often a step can be done in a second."""
+    began, count = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        step()
+        count += 1
+    return count / passed
