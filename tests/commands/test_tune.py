@@ -9,7 +9,6 @@ import pathlib
 import signal
 import statistics
 import sys
-import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -20,15 +19,11 @@ from scripts import start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.commands import line
+from shmloader.commands import functions, line
 from shmloader.commands.tuning import command
-from shmloader.commands.tuning.measure import Measure, Took, endless, options_of, sleeper
-from shmloader.commands.tuning.memory import Memory, slots_of
-from shmloader.commands.tuning.notes import notes_of
-from shmloader.commands.tuning.result import aligned
-from shmloader.commands.tuning.search import Search, Space
-from shmloader.commands.tuning.setting import Row, Sample, Setting
-from shmloader.commands.tuning.tune import _space
+from shmloader.commands.tuning.measure import Measure, Took, endless, options_of
+from shmloader.commands.tuning.result import notes_of
+from shmloader.commands.tuning.search import Row, Sample, Search, Setting
 from shmloader.system.cores import share_of_cores
 from shmloader.system.processes import own_bytes
 
@@ -43,18 +38,17 @@ def test_bursts_are_counted_whole_and_what_was_made_ahead_is_not(monkeypatch: py
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     first = [100.0] * 8  # two bursts
     bursts = (100.0 + second + 0.01 * k for second in itertools.count() for k in range(4))  # a batch after the other
-    took = Took(4)
+    took = Took(4, 2, 8.005)
     for came in itertools.chain(first, bursts):
-        now[0] = came
-        if took.is_over(8.005, 2):
+        asked, now[0] = now[0], came
+        if took.is_over(asked):
             break
-        took.asks()
-    sample = took.sample()
+    sample = took.sample("too few")
     assert sample.batches % 4 == 0 and sample.batch_s == pytest.approx(0.25) and sample.input_wait == pytest.approx(1)
 
 
 def test_no_batches_are_no_measurement() -> None:
-    assert "only 0 batches" in Took(4).sample().failure
+    assert Took(4, 2, 1.0).sample("only {} batches").failure == "only 0 batches"
 
 
 class Sleeps(Dataset[int]):
@@ -71,8 +65,8 @@ class Sleeps(Dataset[int]):
         return index
 
 
-def measure_of(dataset: Any, memory: Memory, seconds: float = 60, step_s: float = 0.0, **options: Any) -> Measure:
-    return Measure(dataset, options, sleeper(step_s), memory, 1 << 40, time.monotonic() + seconds)
+def measure_of(dataset: Any, seconds: float = 60, step_s: float = 0.0, ranks: int = 1, **options: Any) -> Measure:
+    return Measure(dataset, options, lambda batch: time.sleep(step_s), ranks, 1 << 40, time.monotonic() + seconds)
 
 
 def test_measurements_share_one_order() -> None:
@@ -81,7 +75,7 @@ def test_measurements_share_one_order() -> None:
     assert options == {} and sampler.batch_size == 2
     assert list(itertools.islice(sampler, 3)) == [[0, 1], [2, 3], [4, 0]]
     assert next(iter(sampler)) == [1, 2]
-    shuffled = endless(range(100), {"batch_size": 100})["batch_sampler"]
+    shuffled = endless(range(100), {"batch_size": 100, "shuffle": True})["batch_sampler"]
     first, second = next(iter(shuffled)), next(iter(shuffled))
     assert sorted(first) == sorted(second) == list(range(100)) and first != second
     assert list(itertools.islice(endless(range(9), {"sampler": [3, 4], "batch_size": None})["sampler"], 3)) == [3, 4, 3]
@@ -90,28 +84,15 @@ def test_measurements_share_one_order() -> None:
     with pytest.raises(ValueError, match="the sampler list is empty"):
         next(iter(endless(range(9), {"batch_sampler": []})["batch_sampler"]))
     with pytest.raises(ValueError, match="the dataset is empty"):
-        next(iter(endless([], {})["batch_sampler"]))
+        shmloader.tune([])
 
 
 def test_a_measurement_ends_with_the_time_though_a_batch_is_under_way() -> None:
-    measure = measure_of(Sleeps(100, 3.0), Memory(1), seconds=0.3)
+    measure = measure_of(Sleeps(100, 3.0), seconds=0.3)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="only 0 batches"):
-        search = Search(Space(1), measure, lambda setting: 1, 1 << 40, 0.3)
-        search.run()
+        Search(measure, lambda setting: 1, 1 << 40, 0.3, 1).run()
     assert time.monotonic() - began < 60  # the sample's own three seconds, and not the epoch's
-
-
-def test_ctrl_c_while_the_limit_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(threading.Timer):
-        def start(self) -> None:
-            super().start()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading, "Timer", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        measure_of(Sleeps(100, 0.0), Memory(1))(Setting(1), 0.1)
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, Interrupted)]
 
 
 class Few(IterableDataset[int]):
@@ -120,20 +101,18 @@ class Few(IterableDataset[int]):
 
 
 def test_a_stream_that_is_too_short_to_measure() -> None:
-    measure = measure_of(Few(), Memory(1))
+    measure = measure_of(Few())
     assert "the stream ended after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
     with pytest.raises(RuntimeError, match=r"ended after 3 batches.*a longer one, or repeat it$"):
-        Search(Space(1), measure, lambda setting: 1, 1 << 40, 9.0).run()
+        Search(measure, lambda setting: 1, 1 << 40, 9.0, 1).run()
 
 
 def test_memory_is_what_the_ring_and_the_workers_have() -> None:
-    memory = Memory(ranks=3)
-    measure = measure_of([torch.zeros(MiB, dtype=torch.uint8)] * 8, memory, batch_size=4)
+    measure = measure_of([torch.zeros(MiB, dtype=torch.uint8)] * 8, ranks=3, batch_size=4)
     sample = measure(Setting(1), 0.1)
     assert sample.batches and sample.batch_s < 10
-    assert 4 * MiB <= memory.slot_bytes <= 5 * MiB and MiB < memory.worker_bytes < 1 << 30
-    two = memory.weigh(Setting(2), measure.loader)
-    assert two == 3 * ((2 * 2 + 2) * memory.slot_bytes + 2 * memory.worker_bytes)
+    assert 4 * MiB <= measure.slot_bytes <= 5 * MiB and MiB < measure.worker_bytes < 1 << 30
+    assert measure.weigh(Setting(2)) == 3 * ((2 * 2 + 2) * measure.slot_bytes + 2 * measure.worker_bytes)
     assert own_bytes(1 << 30) == 0
 
 
@@ -149,12 +128,12 @@ def test_memory_is_what_the_ring_and_the_workers_have() -> None:
     ids=str,
 )
 def test_slots(setting: Setting, slots: int) -> None:
-    memory = Memory(1)
-    memory.slot_bytes = 100 * MiB
-    loader = measure_of(range(64), memory, batch_size=8).loader(setting)
-    assert slots_of(loader, memory.slot_bytes) == slots
+    measure = measure_of(range(64), batch_size=8)
+    measure.slot_bytes = 100 * MiB
+    assert measure.weigh(setting) == slots * measure.slot_bytes
     if setting.schedule == "steal":
-        assert slots_of(loader, 1000) == 34
+        measure.slot_bytes = 1 << 14
+        assert measure.weigh(setting) == 34 * measure.slot_bytes
 
 
 class Fails(Sleeps):
@@ -163,11 +142,10 @@ class Fails(Sleeps):
 
 
 def test_what_the_dataset_raises() -> None:
-    memory = Memory(1)
-    measure = measure_of(Fails(10, 0), memory)
+    measure = measure_of(Fails(10, 0))
     with pytest.raises(OSError, match="is gone"):
         measure(Setting(1), 0.1)
-    memory.slot_bytes = 1  # as if one had been measured
+    measure.slot_bytes = 1  # as if one had been measured
     assert "OSError: sample" in measure(Setting(1), 0.1).failure
 
 
@@ -226,9 +204,10 @@ def test_a_stream() -> None:
 
 @pytest.mark.parametrize(("workers", "is_stream", "notes"), [(2, True, 1), (1, True, 0), (2, False, 0)])
 def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, notes: int) -> None:
-    pick = Row(Setting(workers), 0, [Sample(0.01, 0.5, 100)])
-    searched: Any = SimpleNamespace(too_heavy=[], untried=[])
-    text = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
+    pick = Row(Setting(workers))
+    pick.add(Sample(0.01, 0.5, 100))
+    searched: Any = SimpleNamespace(too_heavy=[], untried=[], budget=1, most_workers=64)
+    text = notes_of(searched, pick, measure_of(range(4)), 8, 1, is_stream)
     assert len([note for note in text if "the stream must give each worker its own part, by get_" in note]) == notes
 
 
@@ -248,7 +227,7 @@ def test_a_loader() -> None:
     }
     given |= {"workers_outlive_signals": False, "generator": torch.Generator()}
     ours = options_of(shmloader.DataLoader(Sleeps(64, 0.001), num_workers=2, **given))
-    assert given.items() <= ours.items() and not _space(Sleeps(64, 0.001), ours, {}, 2).steals
+    assert given.items() <= ours.items()
     taken: list[int] = []
     found = shmloader.tune(
         loader, consumer=lambda batch: taken.append(len(batch)), num_workers=1, schedule="steal", seconds=3,
@@ -298,10 +277,6 @@ def test_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set_to[1] == {1, 2, 3, 8, 9}
     with share_of_cores(8, 0) as each:
         assert each == 5 and len(set_to) == 2
-
-
-def test_a_table_is_aligned() -> None:
-    assert aligned([("a", "bb", ""), ("ccc", "d", "x")]) == ["  a  bb", "ccc   d  x"]
 
 
 # --------------------------------------------------------------------------------------------------- the command line
@@ -365,26 +340,23 @@ def test_a_function_that_gives_no_dataset(name: str, status: int, words: str, ca
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    pytest.importorskip("rich")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     name = f"{__name__}:make"
     assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in output.out
-    assert "num_workers=1" in output.err, "the bar says what is measured"
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
-    output = capsys.readouterr()
-    assert "<- pick" in output.out and "measuring for up to 2 s" in output.err
+    assert "of 2 s: num_workers=1" in output.err, "it says what is measured"
+    assert "\033[32m" in output.out, "the pick is green"
 
 
 def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert command.find("made_beside:Sets.make")() == [1, 2]
+    assert functions.function_of("made_beside:Sets.make")() == [1, 2]
     del sys.modules["made_beside"]
 
 
@@ -468,16 +440,16 @@ WORKLOADS: dict[str, Any] = {
 def test_the_pick_is_about_as_quick_as_the_best_of_a_sweep(name: str) -> None:
     dataset, options, ring_bytes = WORKLOADS[name]
     step_s = options["step_s"]
-    memory, data = Memory(1), dataset()
-    measure = measure_of(data, memory, 600, step_s, batch_size=options["batch_size"])
+    data = dataset()
+    measure = measure_of(data, 600, step_s, batch_size=options["batch_size"])
     measure(Setting(1), 0.3)
-    budget = 1 << 40 if ring_bytes is None else ring_bytes + 16 * memory.worker_bytes
+    budget = 1 << 40 if ring_bytes is None else ring_bytes + 16 * measure.worker_bytes
     found = shmloader.tune(data, **options, seconds=40, most_workers=16, memory_bytes=budget, progress=False)
     rows = {}
     for workers, prefetch, schedule in itertools.product((4, 8, 12, 16), (1, 2), ("round_robin", "steal")):
         for chunk in (None, -(-options["batch_size"] // workers)):
             setting = Setting(workers, prefetch, schedule, chunk)
-            if memory.weigh(setting, measure.loader) <= budget:
+            if measure.weigh(setting) <= budget:
                 rows[setting] = measure(setting, 0.3).batch_s
     best = min(rows, key=lambda setting: rows[setting])
     assert found.pick.memory_bytes <= budget

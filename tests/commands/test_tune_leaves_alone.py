@@ -9,8 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import shmloader
-from shmloader.commands.tuning.search import Search, Space
-from shmloader.commands.tuning.setting import Sample
+from shmloader.commands.tuning.search import Sample, Search
 
 DATASET = TensorDataset(torch.arange(64))
 
@@ -33,7 +32,7 @@ def test_seconds_without_an_end_are_refused():
 
 def search(measure, weigh, budget=100):
     times = iter(range(10**6))
-    return Search(Space(8), measure, weigh, budget, 60.0, clock=lambda: next(times) * 0.01)
+    return Search(measure, weigh, budget, 60.0, 8, clock=lambda: next(times) * 0.01)
 
 
 def test_a_budget_below_one_worker_is_an_error():

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 import shmloader
 from shmloader import off_the_ring
 from shmloader.commands.tuning.measure import options_of
-from shmloader.commands.tuning.setting import VARIED
+from shmloader.commands.tuning.search import VARIED
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 from shmloader.options import DEFAULTS, Options
 

@@ -9,15 +9,14 @@ import numbers
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.data
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from shmloader import off_the_ring
-from shmloader.commands.tuning.setting import VARIED, Setting
 from shmloader.resume.seek import within
 from shmloader.row_wise import is_row_wise
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
@@ -25,10 +24,11 @@ from shmloader.system.limits import available_memory
 
 if TYPE_CHECKING:
     from shmloader.commands.tuning.result import Tuning
-    from shmloader.commands.tuning.search import Space
 
 MOST_WORKERS = 64
+PICK = "  <- pick"  # ends the line of the pick in the table
 SHARE_OF_MEMORY = 0.8  # of what is available now; the model and other programs need the rest
+TOO_MANY_WORKERS = ".*suggested max number of worker.*"  # torch's warning, which tune itself makes unnecessary
 
 
 def tune(
@@ -65,7 +65,7 @@ def tune(
         ranks: How many processes of this machine will have such a loader (default None: LOCAL_WORLD_SIZE, or 1).  Each
             gets its share of the memory and of the cores: meanwhile, this thread and the workers stay on one share.
         most_workers: The most workers to try, in one rank (default 64).
-        progress: Whether to draw a progress bar, by tqdm, if that is installed and the output is a terminal.
+        progress: Whether to show what is measured, if the output is a terminal.
         **options: Further options of `DataLoader`: batch_size, collate_fn and so on.  An option that you give is not
             varied.  `shuffle` is True by default.
 
@@ -85,49 +85,49 @@ def tune(
     """
     if why := off_the_ring.why_not_here():
         raise RuntimeError(f"tune measures loaders that ride shmloader's ring: {why}")
-    from shmloader.commands.tuning.measure import Measure, options_of, sleeper  # here, because these need the core,
-    from shmloader.commands.tuning.memory import Memory  # which some platforms do not have
-    from shmloader.commands.tuning.notes import notes_of
-    from shmloader.commands.tuning.result import Tuning, line_of
-    from shmloader.commands.tuning.search import Search
+    from shmloader.commands.tuning import measure, result, search  # here: some platforms lack the core, which they need
 
-    _check(step_s, consumer, seconds)
-    _check_counts(memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers)
-    _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
+    _check(step_s, consumer, seconds, memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers, **options)
     if (options.get("far_workers") or getattr(dataset, "far_workers", None)) is not None:
         raise ValueError(
             "tune() varies the number of local workers, and does not measure far ones. Tune a loader without "
             "far_workers, and set num_workers to what tune() finds."
         )
-    if isinstance(dataset, torch.utils.data.DataLoader):
-        options = {**options_of(dataset, options), **options}
+    is_stream = isinstance(getattr(dataset, "dataset", dataset), IterableDataset)
+    if isinstance(dataset, DataLoader):
+        options = {**measure.options_of(dataset, options), **options}
         dataset = dataset.dataset
-    elif not isinstance(dataset, IterableDataset):
+    elif not is_stream and not {"sampler", "batch_sampler"} & options.keys():
+        if not len(dataset):
+            raise ValueError("the dataset is empty, so there is nothing to measure.")
         options = {"batch_size": 1, "shuffle": True, **options}
-    ranks = ranks or ranks_here()
+    fixed = {name: options.pop(name) for name in search.VARIED if options.get(name) is not None}
+    began, ranks = time.monotonic(), ranks or ranks_here()
     budget = memory_bytes or int(available_memory() * SHARE_OF_MEMORY)
-    fixed = {name: options.pop(name) for name in VARIED if options.get(name) is not None}
-    space = _space(dataset, options, fixed, most_workers)
-    memory = Memory(ranks)
-    began = time.monotonic()
-    with share_of_cores(ranks, rank_here()) as cores, _generators_kept(options), _bar(progress, seconds) as tell:
-        consumes = consumer or sleeper(step_s or 0.0)
-        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), began + seconds)
-        search = Search(
-            space, measure, lambda setting: memory.weigh(setting, measure.loader), budget, seconds, tell=tell
-        )
-        pick = search.run()
-    return Tuning(
-        pick,
-        tuple(search.rows.values()),
-        tuple(notes_of(search, pick, memory, budget, cores, space.most_workers, isinstance(dataset, IterableDataset))),
-        line_of(options, pick),
-        budget,
-        time.monotonic() - began,
-    )
+    can_steal = not is_stream and options.get("in_order", True)
+    size = getattr(options.get("batch_sampler"), "batch_size", options.get("batch_size", 1))
+    is_cut = can_steal and isinstance(size, int) and is_row_wise(options.get("collate_fn") or default_collate)
+    consumes = consumer or (lambda batch: time.sleep(step_s) if step_s else None)
+
+    def measured(setting: search.Setting, its_seconds: float) -> search.Sample:
+        if progress and sys.stderr.isatty():  # over the line that is there
+            line = f"\r\033[K{time.monotonic() - began:.0f} of {seconds:.0f} s: {setting}"
+            print(line, end="", file=sys.stderr, flush=True)
+        return measures(setting, its_seconds)
+
+    with share_of_cores(ranks, rank_here()) as cores, warnings.catch_warnings(), contextlib.ExitStack() as kept:
+        warnings.filterwarnings("ignore", message=TOO_MANY_WORKERS)
+        for generator in _drawn(options):
+            kept.callback(generator.set_state, generator.get_state())
+        measures = measure.Measure(dataset, options, consumes, ranks, max(1, budget // ranks), began + seconds)
+        most, cut = fixed.get("num_workers", most_workers), size if is_cut else 0
+        found = search.Search(measured, measures.weigh, budget, seconds, most, cut, can_steal, fixed)
+        pick = found.run()
+    notes, line = result.notes_of(found, pick, measures, cores, ranks, is_stream), result.line_of(options, pick)
+    return result.Tuning(pick, tuple(found.rows.values()), notes, line, budget, time.monotonic() - began)
 
 
-def _check(step_s: float | None, consumer: Any, seconds: float) -> None:
+def _check(step_s: float | None, consumer: Any, seconds: float, **given: Any) -> None:
     if step_s is not None and consumer is not None:
         raise ValueError("step_s and consumer were both given. Each states how long a step takes. Give one of them.")
     if step_s is not None and not (isinstance(step_s, numbers.Real) and 0 <= step_s <= threading.TIMEOUT_MAX):
@@ -136,57 +136,14 @@ def _check(step_s: float | None, consumer: Any, seconds: float) -> None:
         raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
     if not (isinstance(seconds, numbers.Real) and 0 < seconds <= threading.TIMEOUT_MAX):
         raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}. The default is 60.")
-
-
-def _check_counts(**given: Any) -> None:
-    for name, value in given.items():
+    for name in ("memory_bytes", "ranks", "most_workers", "num_workers", "prefetch_factor", "batch_size"):
+        value = given.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1):
             raise ValueError(f"{name} should be a positive integer, but got {name}={value!r}")
 
 
-def _space(dataset: Any, options: dict[str, Any], fixed: dict[str, Any], most_workers: int) -> Space:
-    """What can be varied for this dataset."""
-    from shmloader.commands.tuning.search import Space
-
-    is_map = not isinstance(dataset, IterableDataset) and options.get("in_order", True)
-    cut = is_map and is_row_wise(options.get("collate_fn") or default_collate)
-    batches: Any = options.get("batch_sampler")
-    size: Any = options.get("batch_size", 1) if batches is None else getattr(batches, "batch_size", None)
-    return Space(fixed.get("num_workers", most_workers), size if cut and isinstance(size, int) else 0, is_map, fixed)
-
-
-@contextlib.contextmanager
-def _generators_kept(options: dict[str, Any]) -> Iterator[None]:
-    """Restore torch's generator, from which each iterator draws its seed, and those of the samplers."""
-    drawn = [torch.default_generator, options.get("generator")]
-    for name in ("sampler", "batch_sampler"):
-        drawn += [getattr(sampler, "generator", None) for sampler in within(options.get(name))]
-    before = [(one, one.get_state()) for one in drawn if isinstance(one, torch.Generator)]
-    try:
-        yield
-    finally:
-        for one, state in before:
-            one.set_state(state)
-
-
-@contextlib.contextmanager
-def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
-    """A progress bar over the seconds; yields a function to call with each setting before it is measured."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda setting: None
-        return
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        print(f"measuring for up to {seconds:g} s ...", file=sys.stderr)
-        yield lambda setting: None
-        return
-    began = time.monotonic()
-    with tqdm(total=seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s") as bar:
-
-        def tell(setting: Setting) -> None:
-            bar.set_description(", ".join(f"{name}={value}" for name, value in setting.options().items()), False)
-            bar.n = min(time.monotonic() - began, seconds)
-            bar.refresh()
-
-        yield tell
+def _drawn(options: dict[str, Any]) -> list[torch.Generator]:
+    """The generators from which measurements draw: torch's own, for the seeds of workers, and those of the samplers."""
+    samplers = [*within(options.get("sampler")), *within(options.get("batch_sampler"))]
+    drawn = [torch.default_generator, options.get("generator"), *(getattr(one, "generator", None) for one in samplers)]
+    return [one for one in drawn if isinstance(one, torch.Generator)]
