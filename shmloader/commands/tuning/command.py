@@ -11,7 +11,7 @@ from typing import Any
 from shmloader.commands.colours import coloured
 from shmloader.commands.functions import function_of
 from shmloader.commands.numbers import bytes_of, positive, seconds_of, some_seconds_of
-from shmloader.commands.tuning.tune import MOST_WORKERS, PICK, tune
+from shmloader.commands.tuning.tune import MOST_WORKERS, tune
 
 EXIT = """example:
   shmloader tune train:make_dataset --batch-size 64 --step-s 0.05
@@ -72,6 +72,8 @@ def run(given: argparse.Namespace) -> int:
     except Exception as error:  # of a worker: its text has the traceback
         print(f"shmloader tune: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    from shmloader.commands.tuning.result import PICK  # here, because it needs the core, which some platforms lack
+
     for line in [json.dumps(found.to_dict(), indent=1)] if given.json else str(found).splitlines():
         print(coloured(line, "green") if line.endswith(PICK) else line)
     return 0

@@ -10,12 +10,12 @@ from torch.utils.data import default_collate
 
 from shmloader.commands.tuning.measure import Measure
 from shmloader.commands.tuning.search import IDLE, Row, Search
-from shmloader.commands.tuning.tune import PICK
 from shmloader.dataloader import DataLoader
 from shmloader.ring.growth import in_units
 
 HEADINGS = ("workers", "prefetch", "schedule", "chunk", "batches/s", "input wait", "memory", "runs")
 TABLE = "{:>7}  {:>8}  {:>11}  {:>5}  {:>9}  {:>10}  {:>9}  {:>4}"
+PICK = "  <- pick"  # ends the line of the pick in the table
 ROUGH = 20  # batches: fewer give a rough figure
 UNSTEADY = 0.15  # spread of one setting's measurements
 

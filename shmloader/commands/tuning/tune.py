@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from shmloader.commands.tuning.result import Tuning
 
 MOST_WORKERS = 64
-PICK = "  <- pick"  # ends the line of the pick in the table
 SHARE_OF_MEMORY = 0.8  # of what is available now; the model and other programs need the rest
 TOO_MANY_WORKERS = ".*suggested max number of worker.*"  # torch's warning, which tune itself makes unnecessary
 
