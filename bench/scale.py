@@ -37,14 +37,10 @@ def _result(name: str) -> Any:
 
 
 MEASURED = _result("scale-cluster.json")["cases"]  # each with its plan, its rates, and how long actors were away
+SAMPLE = 653.4446951219521e-6  # seconds; with fewer digits, a full network gives other figures
 MEMCPY = 7.4e-3 / 2.4 / 38.5e6  # seconds a byte
 COSTS = {  # in seconds or copies; as the page shows it; what costs it; the source
-    "sample": (
-        653.4446951219521e-6,
-        "653 us",
-        "making one sample, on one CPU",
-        "`bench recipes` at a2207e94: bilinear crop",
-    ),
+    "sample": (SAMPLE, "653 us", "making one sample, on one CPU", "`bench recipes` at a2207e94: bilinear crop"),
     "copy": (MEMCPY, "0.080 ns", "copying one byte", "docs/far-workers.md: 7.4 ms are 2.4 copies of 38.5 MB"),
     "receiving": (2.5, "2.5 copies", "receiving a byte on the trainer's machine", "`bench far`: 2.4 to 2.6 copies"),
     "sending": (2.0, "2 copies", "collating and sending a byte on a far CPU", "`bench far`: 6.5 ms for 38.5 MB"),
