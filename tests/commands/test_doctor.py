@@ -428,12 +428,14 @@ def test_state_meaning_and_remedy_are_shown() -> None:
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "examine", findings("attention"))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    for no_colour in ("", "1"):
-        monkeypatch.setenv("NO_COLOR", no_colour)
+    for begin, missing in (("\033[1;31mattention", ()), ("attention", ("rich.console",))):
+        for name in missing:
+            monkeypatch.setitem(sys.modules, name, None)
         assert line.main(["doctor"]) == 1
         output = capsys.readouterr().out.splitlines()
-        assert output[0].startswith("attention" if no_colour else "\033[1;31mattention") and "to do: more" in output[2]
+        assert output[0].startswith(begin) and "to do: more" in output[2]
 
 
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:

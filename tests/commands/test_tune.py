@@ -344,12 +344,17 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    name = f"{__name__}:make"
-    assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
+    name_of_make = f"{__name__}:make"
+    assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in output.out
-    assert "of 2 s: num_workers=1" in output.err, "it says what is measured"
+    assert "num_workers=1" in output.err and "/2 s" in output.err, "the bar says what is measured"
     assert "\033[32m" in output.out, "the pick is green"
+    for name in ("tqdm", "rich.console"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
+    output = capsys.readouterr()
+    assert "<- pick" in output.out and "\033" not in output.out and not output.err
 
 
 def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

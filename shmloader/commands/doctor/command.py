@@ -10,14 +10,14 @@ from typing import Any
 
 import shmloader
 from shmloader import off_the_ring
-from shmloader.commands.colours import coloured
 from shmloader.commands.doctor import software
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of, not_negative, positive
+from shmloader.commands.show import show
 from shmloader.system.cores import cores, ranks_here
 
 USUAL_BATCH = 256 * 3 * 224 * 224  # pictures as bytes
-COLOURS = {"fine": "green", "note": "yellow", "attention": "red"}
+STYLES = {"fine": "green", "note": "yellow", "attention": "bold red"}
 WIDTH = 13  # of the column with the subject
 
 EXIT = """exit status:
@@ -54,7 +54,9 @@ def run(given: argparse.Namespace) -> int:
         status = max(status, int(finding.level == "attention"))
         findings.append({"what": what, **finding._asdict()})
         if not given.json:
-            print("\n".join(lines(what, finding)), flush=True)  # at once, because the transport check takes two seconds
+            first, *others = lines(what, finding)
+            show(first, STYLES[finding.level], len(finding.level))
+            print(*others, sep="\n", end="\n" if others else "", flush=True)
     if given.json:
         version = shmloader.__version__
         print(
@@ -67,7 +69,7 @@ def run(given: argparse.Namespace) -> int:
 
 def lines(what: str, finding: Finding) -> list[str]:
     """State, meaning and remedy, as they are printed."""
-    first = f"{coloured(f'{finding.level:<10}', COLOURS[finding.level])} {what:<{WIDTH}} {finding.state}"
+    first = f"{finding.level:<10} {what:<{WIDTH}} {finding.state}"
     others = {"that means": finding.meaning, "to do": finding.remedy}
     return [first, *(f"{'':<{WIDTH + 11}} {heading}: {text}" for heading, text in others.items() if text)]
 

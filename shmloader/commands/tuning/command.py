@@ -8,9 +8,9 @@ import sys
 import traceback
 from typing import Any
 
-from shmloader.commands.colours import coloured
 from shmloader.commands.functions import function_of
 from shmloader.commands.numbers import bytes_of, positive, seconds_of, some_seconds_of
+from shmloader.commands.show import show
 from shmloader.commands.tuning.tune import MOST_WORKERS, tune
 
 EXIT = """example:
@@ -75,5 +75,5 @@ def run(given: argparse.Namespace) -> int:
     from shmloader.commands.tuning.result import PICK  # here, because it needs the core, which some platforms lack
 
     for line in [json.dumps(found.to_dict(), indent=1)] if given.json else str(found).splitlines():
-        print(coloured(line, "green") if line.endswith(PICK) else line)
+        show(line, "green" if line.endswith(PICK) else "", len(line))
     return 0

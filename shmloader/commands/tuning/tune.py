@@ -64,7 +64,7 @@ def tune(
         ranks: How many processes of this machine will have such a loader (default None: LOCAL_WORLD_SIZE, or 1).  Each
             gets its share of the memory and of the cores: meanwhile, this thread and the workers stay on one share.
         most_workers: The most workers to try, in one rank (default 64).
-        progress: Whether to show what is measured, if the output is a terminal.
+        progress: Whether to draw a progress bar, by tqdm, if that is installed and the output is a terminal.
         **options: Further options of `DataLoader`: batch_size, collate_fn and so on.  An option that you give is not
             varied.  `shuffle` is True by default.
 
@@ -109,13 +109,16 @@ def tune(
     consumes = consumer or (lambda batch: time.sleep(step_s) if step_s else None)
 
     def measured(setting: search.Setting, its_seconds: float) -> search.Sample:
-        if progress and sys.stderr.isatty():  # over the line that is there
-            line = f"\r\033[K{time.monotonic() - began:.0f} of {seconds:.0f} s: {setting}"
-            print(line, end="", file=sys.stderr, flush=True)
+        if bar is not None:
+            bar.set_description(str(setting), refresh=False)
+            bar.n = min(time.monotonic() - began, seconds)
+            bar.refresh()
         return measures(setting, its_seconds)
 
     with share_of_cores(ranks, rank_here()) as cores, warnings.catch_warnings(), contextlib.ExitStack() as kept:
         warnings.filterwarnings("ignore", message=TOO_MANY_WORKERS)
+        if (bar := _bar(progress, seconds)) is not None:
+            kept.callback(bar.close)
         for generator in _drawn(options):
             kept.callback(generator.set_state, generator.get_state())
         measures = measure.Measure(dataset, options, consumes, ranks, max(1, budget // ranks), began + seconds)
@@ -124,6 +127,16 @@ def tune(
         pick = found.run()
     notes, line = result.notes_of(found, pick, measures, cores, ranks, is_stream), result.line_of(options, pick)
     return result.Tuning(pick, tuple(found.rows.values()), notes, line, budget, time.monotonic() - began)
+
+
+def _bar(wanted: bool, seconds: float) -> Any:
+    """A progress bar over the seconds; None: there is none."""
+    if wanted and sys.stderr.isatty():
+        with contextlib.suppress(ImportError):
+            from tqdm import tqdm
+
+            return tqdm(total=seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s")
+    return None
 
 
 def _check(step_s: float | None, consumer: Any, seconds: float, **given: Any) -> None:
