@@ -50,9 +50,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         spare_slots: How many delivered batches may lie in the ring at once (default 2: the one in use and the one
             before it).  Further ones are handed out as copies.  Each costs one slot of shared memory.
 
-        ring_memory: Where the ring lies.  "posix": in /dev/shm.  "memfd": in memory that the size of /dev/shm does not
-            limit.  "auto" (default): in /dev/shm, and in a memfd if that is too small.
-
         max_ring_bytes: The most bytes of memory that the ring's slots may take (default None: what the machine has).  A
             batch that needs more is a MemoryError in its place, before any memory is taken for it.
 
@@ -93,8 +90,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             without `pin_memory`.  Your current stream waits for the copy; your code does not.  Containers keep their
             types, objects with a `.to()` move themselves, and everything else stays as it is.  "cpu" is plain delivery.
 
-        device_prefetch: How many batches may be on the device and not delivered yet (default 2).  Needs `device`.
-
         on_device: A function of a batch, called on the device after the copy, on the stream and in the thread that
             copies (default None).  Its result is delivered.  Needs `device`.  See `shmloader.transforms`.
 
@@ -113,12 +108,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
             the batch, as in torch.  "skip": the sample is replaced by another one that the sampler may give.  The
             choice depends only on the loader's seed, the epoch and the index, so batches are the same for any number of
-            workers and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  Needs a map-style
-            dataset.
-
-        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, which is a share of the
-            samples that the epoch has asked for until then, and at least 10 (default None: 0.001).  One more is a
-            RuntimeError with the first tracebacks.  Needs `on_bad_sample="skip"`.
+            workers and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  "skip:20" lets an
+            epoch skip 20 samples.  "skip:0.05" lets it skip this share of the samples that it has asked for until then,
+            and at least 10; "skip" stands for "skip:0.001".  One more is a RuntimeError with the first tracebacks.
+            Needs a map-style dataset.
 
         look_ahead: How many batches' indices a worker reads before it makes them: the one that it makes now, and those
             that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
@@ -127,19 +120,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             without workers, only the indices of the batch that is made now are known.  Needs a map-style dataset.  See
             docs/look-ahead.md.
 
-        detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
-            `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
-            loaders.
-
         far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
             `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
             how many there are in all.  Local workers, and the processes that receive far batches, start by a fork
             server unless `multiprocessing_context` is spawn.  Needs a map-style dataset that can be pickled.  See
             docs/far-workers.md.
-
-        strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
-            not only for those that were current while its batch was lent (default False).  You need it if C++ code
-            copies a batch on a stream that Python has not made current, and does not wait for the copy.
 
     Raises:
         ValueError: An argument is out of its range; in torch's words if the argument is torch's.
@@ -157,7 +142,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     # for a subclass that has another __init__
     spare_slots = 2
-    ring_memory = "auto"
     max_ring_bytes: int | None = None
     on_worker_death = "raise"
     workers_outlive_signals = True
@@ -165,15 +149,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     chunk_size: int | None = None
     group_by: Callable[[Any], Any] | str | None = None
     device: torch.device | str | None = None
-    device_prefetch = 2
     on_device: Callable[[Any], Any] | None = None
-    strict_pinning = False
     sample_seeds = False
     prefetch_epochs = False
     on_bad_sample = "raise"
-    max_bad_samples: int | float | None = None
     look_ahead: int | None = None
-    detail = False
     far_workers: Any = None
 
     def __init__(
@@ -197,7 +177,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         pin_memory_device: str = "",
         in_order: bool = True,
         spare_slots: int = 2,
-        ring_memory: str = "auto",
         max_ring_bytes: int | None = None,
         on_worker_death: str = "raise",
         workers_outlive_signals: bool = True,
@@ -205,20 +184,15 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         chunk_size: int | None = None,
         group_by: Callable[[Any], Any] | str | None = None,
         device: torch.device | str | None = None,
-        device_prefetch: int = 2,
         on_device: Callable[[Any], Any] | None = None,
-        strict_pinning: bool = False,
         sample_seeds: bool = False,
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
-        max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
-        detail: bool = False,
         far_workers: Any = None,
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
-            ring_memory=ring_memory,  # type: ignore[arg-type]  # it is checked there
             max_ring_bytes=max_ring_bytes,
             on_worker_death=on_worker_death,
             workers_outlive_signals=workers_outlive_signals,
@@ -226,15 +200,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             chunk_size=chunk_size,
             group_by=group_by,
             device=device,
-            device_prefetch=device_prefetch,
             on_device=on_device,
-            strict_pinning=strict_pinning,
             sample_seeds=sample_seeds,
             prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,
-            max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
-            detail=detail,
             far_workers=far_workers,
         )
         options.give_to(self)

@@ -14,18 +14,36 @@ NOTE [ Options ]
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 import torch
 
 from shmloader.far_workers import FarWorkers
 
-RingMemory = Literal["auto", "posix", "memfd"]
-
 Check = Callable[[str, Any], None]
+
+
+class RefusedOption(Exception):
+    """A loader cannot have an option whose value is allowed: another argument, its dataset or this machine forbids it.
+
+    Args:
+        text: The message.
+        options: Which options these are, by name or as name=value.
+    """
+
+    def __init__(self, text: str, *options: str) -> None:
+        super().__init__(text)
+        self.options = [each.partition("=")[0] for each in options]
+
+
+class UnsuitableOption(RefusedOption, ValueError):
+    """It does not suit the loader."""
+
+
+class OptionOfTheRing(RefusedOption, RuntimeError):
+    """Only the ring can honour it, and the loader does not ride it."""
 
 
 def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
@@ -90,13 +108,29 @@ def _far_workers(name: str, value: Any) -> None:
         _refuse(name, value, "a shmloader.ray.Workers or None", "For example shmloader.ray.Workers(num=32)")
 
 
-def _count_or_share(name: str, value: Any) -> None:
-    if not (is_integer(value) and value >= 0) and not (isinstance(value, float) and 0 < value <= 1):
-        allowed = (
-            "a non-negative integer (the bad samples that an epoch may have) or a float above 0 and at most 1 (their "
-            "share)"
-        )
-        _refuse(name, value, allowed, "None stands for 0.001")
+_SKIP = "skip:"  # before a limit
+
+
+def _limit(text: str) -> int | float:
+    """The most samples that an epoch may skip: a number of them, or a share.
+
+    Raises:
+        ValueError: It is none of both.
+    """
+    limit = int(text) if text.isdecimal() else float(text)
+    if isinstance(limit, float) and not 0 < limit <= 1:
+        raise ValueError(text)
+    return limit
+
+
+def _on_bad_sample(name: str, value: Any) -> None:
+    if isinstance(value, str) and value in ("raise", "skip"):
+        return
+    try:
+        _limit(value.removeprefix(_SKIP) if isinstance(value, str) and value.startswith(_SKIP) else "")
+    except ValueError:
+        allowed = "'raise', 'skip', or 'skip:' with a number of samples or a share above 0 and at most 1"
+        _refuse(name, value, allowed, "For example 'skip:20' or 'skip:0.05'")
 
 
 def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
@@ -108,8 +142,7 @@ class Options:
     """The options of one loader.  `DataLoader` documents each of them.
 
     torch's iterators cannot honour those that are `only_on_the_ring`: NOTE [ Off the ring ].  `spare_slots` is not one
-    of them, because off the ring each batch belongs to the user in any case.  Neither is `strict_pinning`, because
-    torch's own pinning is as strict.
+    of them, because off the ring each batch belongs to the user in any case.
 
     Raises:
         ValueError: A value is out of its range, or needs another option.
@@ -118,9 +151,6 @@ class Options:
     spare_slots: int = field(
         default=2,
         metadata=_rule(_integer(0, "a non-negative integer", "0 copies every batch; the default is 2")),
-    )
-    ring_memory: RingMemory = field(
-        default="auto", metadata=_rule(_one_of(*get_args(RingMemory)), only_on_the_ring=True)
     )
     max_ring_bytes: int | None = field(
         default=None,
@@ -139,17 +169,7 @@ class Options:
         default=None, metadata=_rule(_none_or(_place), only_on_the_ring=True)
     )
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
-    device_prefetch: int = field(
-        default=2,
-        metadata=_rule(
-            _integer(1, "a positive integer", "Each takes a batch of memory on the device; the default is 2")
-        ),
-    )
     on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
-    strict_pinning: bool = field(
-        default=False,
-        metadata=_rule(_true_or_false("True waits for all streams before a page-locked slot is filled again")),
-    )
     sample_seeds: bool = field(
         default=False,
         metadata=_rule(_true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True),
@@ -160,17 +180,13 @@ class Options:
             _true_or_false("True makes the next epoch's first batches during this one"), only_on_the_ring=True
         ),
     )
-    on_bad_sample: str = field(default="raise", metadata=_rule(_one_of("raise", "skip"), only_on_the_ring=True))
-    max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
+    on_bad_sample: str = field(default="raise", metadata=_rule(_on_bad_sample, only_on_the_ring=True))
     look_ahead: int | None = field(
         default=None,
         metadata=_rule(
             _none_or(_integer(0, "a non-negative integer of batches, or None", "0 looks at none; None is the default")),
             only_on_the_ring=True,
         ),
-    )
-    detail: bool = field(
-        default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )
     far_workers: Any = field(
         default=None,
@@ -181,13 +197,9 @@ class Options:
         for each in fields(self):
             each.metadata["check"](each.name, getattr(self, each.name))
         if self.on_device is not None and self.device is None:
-            raise ValueError(
-                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'."
-            )
-        if self.max_bad_samples is not None and self.on_bad_sample == "raise":
-            raise ValueError(
-                f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip'. Without it, the first bad "
-                "sample raises."
+            raise UnsuitableOption(
+                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'.",
+                "on_device",
             )
 
     @classmethod
@@ -218,20 +230,12 @@ class Options:
     @property
     def skips_bad_samples(self) -> bool:
         """Whether a sample that raises is replaced."""
-        return self.on_bad_sample == "skip"
+        return self.on_bad_sample != "raise"
 
-
-_COMPARED = (bool, int, float, str, torch.device)
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two arguments of loaders are the same.  A function or an object is known by identity: it may define `==`.
-
-    A method is another object each time, so it is known by its function and by the object that it is of.
-    """
-    if type(one) is types.MethodType and type(other) is types.MethodType:
-        return one.__self__ is other.__self__ and one.__func__ is other.__func__
-    return one is other or (type(one) is type(other) and type(one) in _COMPARED and bool(one == other))
+    @property
+    def most_bad_samples(self) -> int | float | None:
+        """How many samples an epoch may skip: a number of them, or a share; None if the user gives no limit."""
+        return _limit(self.on_bad_sample.removeprefix(_SKIP)) if self.on_bad_sample.startswith(_SKIP) else None
 
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}

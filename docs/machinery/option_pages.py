@@ -29,9 +29,6 @@ class About(NamedTuple):
 
 ABOUT = {
     "spare_slots": About("batches", "DataLoader(dataset, num_workers=2, spare_slots=3)", "spare_slots=-1"),
-    "ring_memory": About(
-        "one of these words", 'DataLoader(dataset, num_workers=2, ring_memory="memfd")', 'ring_memory="shm"'
-    ),
     "max_ring_bytes": About(
         "bytes", "DataLoader(dataset, num_workers=2, max_ring_bytes=1 << 30)", "max_ring_bytes=0.5"
     ),
@@ -57,11 +54,7 @@ ABOUT = {
         "far_workers=32",
         "import shmloader.ray\n\n",
     ),
-    "detail": About("yes or no", "DataLoader(dataset, num_workers=2, detail=True)", "detail=1"),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
-    "device_prefetch": About(
-        "batches", 'DataLoader(dataset, num_workers=2, device="cpu", device_prefetch=3)', "device_prefetch=0"
-    ),
     "on_device": About(
         "",
         'DataLoader(dataset, num_workers=2, device="cpu", on_device=halve)',
@@ -75,14 +68,8 @@ ABOUT = {
         "prefetch_epochs=True, num_workers=2",
     ),
     "on_bad_sample": About(
-        "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip")', 'on_bad_sample="ignore"'
+        "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip:0.05")', 'on_bad_sample="skip:-1"'
     ),
-    "max_bad_samples": About(
-        "samples, or a share of them",
-        'DataLoader(dataset, num_workers=2, on_bad_sample="skip", max_bad_samples=100)',
-        "max_bad_samples=10",
-    ),
-    "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", "strict_pinning=1"),
 }
 
 

@@ -67,6 +67,7 @@ from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
 from shmloader.resume.epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
+from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
@@ -141,13 +142,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """Make the ring and everything around it.  Nobody works on it yet."""
         self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
-        size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
+        size, spare, memory = self._schedule.size, options.spare_slots, ring_memory()
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
-        stays = self.stays or device is not None
-        if stays and memory == "auto":
-            memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
+        stays = self.stays or device is not None  # a slot that is page-locked, or that others map, may not move
+        memory = "memfd" if memory == "auto" and (stays or size.leaves_shm) else memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
@@ -158,7 +158,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             # with seeds for each sample, a worker that replaces another one needs no random states
             remember=options.respawns and not self._schedule.seeds_samples,
             streams=self._streams,
-            detail=wants_detail(options),
+            detail=wants_detail(),
             stays=stays,
         )
         segment = self._segment
@@ -176,7 +176,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._delivery = Delivery(*delivers, reader=self._batch_reader(), tally=self._tally)
         else:
             private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
-            self._pinning = Pinning(self._ring, device, options.strict_pinning, private)
+            self._pinning = Pinning(self._ring, device, private)
             reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)

@@ -31,7 +31,7 @@ from software_cuda import operators, runtime
 from software_cuda.adversary import Adversary, left
 
 import shmloader
-from shmloader.device import accelerator, pinning
+from shmloader.device import accelerator, pinning, to_device
 
 LATE, QUICK = (5.0, 50.0), (0.0, 1.0)  # milliseconds
 SHORT, LONG = (20, 60, 150), (150, 1000, 3000)  # batches of an epoch
@@ -110,16 +110,13 @@ class Trial:
             "persistent_workers": self.epochs > 1 and chance() < 0.5,
             "batch_size": rows or None,
             "on_worker_death": "respawn",
-            "strict_pinning": chance() < 0.1,
         }
         if rows and chance() < 0.5:
             options["chunk_size"] = drawn.choice((1, 2))
         if chance() < 0.3:
             options["schedule"] = "steal"
         self.on_device = chance() < 0.3
-        options |= (
-            {"device": "cuda", "device_prefetch": drawn.choice((1, 2, 8))} if self.on_device else {"pin_memory": True}
-        )
+        options |= {"device": "cuda"} if self.on_device else {"pin_memory": True}
         self.rows, self.options = rows, options
         self.loader: Any = shmloader.DataLoader(samples, **options)
         assert self.loader.rides_ring
@@ -192,6 +189,8 @@ class Torment:
         runtime.late(*late)
         if drawn.random() < 0.1 and runtime.is_software():
             runtime.refuse(drawn.choice(REFUSALS), drawn.randrange(8))
+        to_device.AHEAD = drawn.choice((1, 2, 8))
+        os.environ["SHMLOADER_STRICT_PINNING"] = str(int(drawn.random() < 0.1))
         kind = drawn.choice(("one", "one", "one", "two by turns", "three in threads"))
         trials = [Trial(drawn, lengths, kind == "one")]
         if kind == "one":

@@ -40,7 +40,7 @@ def shm(wanted: Wanted) -> Finding:
         meaning = "the kernel writes everything there to a disk: the batches of rings, and of torch's own loader"
         remedy = f"mount -t tmpfs tmpfs {SHM_MOUNT}; in Kubernetes an emptyDir with medium: Memory there; or give each "
         return Finding(
-            "attention", f"{state}, and it is {kind}, no tmpfs", meaning, remedy + 'loader ring_memory="memfd"'
+            "attention", f"{state}, and it is {kind}, no tmpfs", meaning, remedy + "loader SHMLOADER_RING_MEMORY=memfd"
         )
     if wanted.ring_bytes <= free - size * LEFT_FREE:
         return Finding("fine", state, wanted.need)
@@ -49,7 +49,7 @@ def shm(wanted: Wanted) -> Finding:
     return Finding(
         "attention",
         state,
-        f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but ring_memory='posix' raises, and "
+        f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but SHMLOADER_RING_MEMORY=posix raises, and "
         "torch's own loader fails: a bus error, or no space",
         f"docker run --shm-size={enough}; in Kubernetes an emptyDir with medium: Memory at {SHM_MOUNT}; elsewhere "
         f"mount -o remount,size={enough} {SHM_MOUNT}",
