@@ -73,7 +73,9 @@ def cythonized(extensions: list[Extension]) -> list[Extension]:
 
     return cythonize(
         extensions,
-        compiler_directives={"language_level": 3},
+        # Nobody pickles these objects but those that have a __reduce__.  Cython would write one for each class, in a
+        # seventh of the code.
+        compiler_directives={"language_level": 3, "auto_pickle": False},
         include_path=["cython_ext", named_declarations()],
         build_dir="build/cython",
     )

@@ -23,7 +23,7 @@ NOTE [ Patching ]
        ours.  It lists those that exist at the call, each once in a process.  It leaves out abstract classes, and those
        of the packages in WRAPPERS, where a comment says why.
     7. Code that builds a loader by torch's name gives only torch's arguments.  So a loader also gets the options of the
-       living patches.  If it cannot have one of them (prefetch_epochs without persistent workers), that is left out,
+       living patches.  If it cannot have one of them (look_ahead above its prefetch_factor), that is left out,
        with a warning: an option that nobody gave to this loader must not end the run.
 """
 

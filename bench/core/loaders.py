@@ -33,7 +33,7 @@ class Job:
         start_method: of these.
         batch_bytes: of the largest batch, about.
         persistent: whether workers should outlive an epoch, if the loader can do that.
-        overlaps: whether the next epoch should begin while this one's last batches are under way, if it can.
+        chunk_size: how many samples a worker should make at once, if the loader can do that; None: a batch.
     """
 
     dataset: Dataset[Any]
@@ -43,7 +43,7 @@ class Job:
     start_method: str
     batch_bytes: int
     persistent: bool = False
-    overlaps: bool = False
+    chunk_size: int | None = None
 
     @property
     def batches(self) -> BatchSampler:
@@ -116,8 +116,7 @@ def _torch(job: Job) -> Iterable[Any]:
 def _shmloader(job: Job) -> Iterable[Any]:
     import shmloader
 
-    options = torch_options(job) | ({"prefetch_epochs": True} if job.overlaps else {})  # none, for other checkouts
-    return shmloader.DataLoader(job.dataset, **options)
+    return shmloader.DataLoader(job.dataset, chunk_size=job.chunk_size, **torch_options(job))
 
 
 TORCH, OURS = "torch", "shmloader"

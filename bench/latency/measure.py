@@ -10,11 +10,34 @@ import dataclasses
 import time
 from typing import Any
 
+from torch.utils.data import Dataset
+
 from bench.core.cases import CASES
 from bench.core.loaders import LOADERS
 from bench.core.throughput import job, toucher
 
-STEP = 0.02  # seconds that a trainer computes for each batch: longer than workers need for one
+STEP = 0.02  # seconds that a trainer computes for each batch
+BUSY = 0.6  # of that time, the share in which its workers wait for the storage: so they are faster than it
+EVALUATION = 0.2  # seconds
+
+
+class Read(Dataset[Any]):
+    """A dataset whose samples come from a storage: each keeps its worker waiting, and takes no core meanwhile.
+
+    Args:
+        dataset: The samples.
+        seconds: How long each takes.
+    """
+
+    def __init__(self, dataset: Any, seconds: float) -> None:
+        self.dataset, self.seconds = dataset, seconds
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return self.dataset[index]
 
 
 def waits(loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int) -> dict[str, Any]:
@@ -25,9 +48,9 @@ def waits(loader: str, case: str, workers: int, start_method: str, batches: int,
         next, persistent: the same of each further epoch, a list;
         next_gap, persistent_gap: seconds from the last batch of one epoch to the first of the next, with all that
         lies between: the end of the old workers and the iter();
-        boundary, overlapped, steady: of a trainer that computes for STEP seconds a batch, with persistent workers, the
-        seconds that the first next() of each further epoch takes, behind iter(); the same where epochs
-        overlap (with torch's loader they do not); and for all other batches, a list.
+        boundary, chunked, early, steady: of a trainer that computes for STEP seconds a batch, with persistent workers
+        that wait for a storage, the pause between two epochs, a list: plain; if workers share each batch (not with
+        torch's loader); if iter() comes before an evaluation; and the waits for all other batches, a list.
     """
     what = CASES[case]
     dataset = what.dataset(batches * what.batch_size, "")
@@ -51,27 +74,50 @@ def waits(loader: str, case: str, workers: int, start_method: str, batches: int,
             result |= {"persistent": from_iter[1:], "persistent_gap": from_last[1:]}
         else:
             result |= {"first": from_iter[0], "next": from_iter[1:], "next_gap": from_last[1:]}
-    result["boundary"], result["steady"] = boundaries(loader, case, workers, start_method, batches, restarts, False)
-    result["overlapped"], _ = boundaries(loader, case, workers, start_method, batches, restarts, True)
+    samples = CASES[case].batch_size
+    ways: dict[str, dict[str, Any]] = {
+        "boundary": {},
+        "chunked": {"chunk_size": -(-samples // workers)},
+        "early": {"evaluation": EVALUATION},
+    }
+    for way, options in ways.items():
+        result[way], steady = pauses(loader, case, workers, start_method, batches, restarts, **options)
+        result.setdefault("steady", steady)
     return result
 
 
-def boundaries(
-    loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int, overlaps: bool
+def pauses(
+    loader: str,
+    case: str,
+    workers: int,
+    start_method: str,
+    batches: int,
+    restarts: int,
+    chunk_size: int | None = None,
+    evaluation: float = 0.0,
 ) -> tuple[list[float], list[float]]:
-    """What a trainer waits for that computes for STEP seconds a batch: for first batches, and for the others."""
+    """What a trainer waits for that computes for STEP seconds a batch: between two epochs, and for other batches.
+
+    The pause between two epochs is the time in iter() and in the first next().  If there is an evaluation, which takes
+    so many seconds, it comes between the two.
+    """
     what = CASES[case]
-    found = job(what, what.dataset(batches * what.batch_size, ""), workers, start_method, persistent=True)
-    epochs = LOADERS[loader].open(dataclasses.replace(found, overlaps=overlaps))
+    dataset = Read(what.dataset(batches * what.batch_size, ""), BUSY * STEP * workers / what.batch_size)
+    found = job(what, dataset, workers, start_method, persistent=True)
+    epochs = LOADERS[loader].open(dataclasses.replace(found, chunk_size=chunk_size))
     first: list[float] = []
     others: list[float] = []
     for epoch in range(1 + restarts):
-        waiting = iter(epochs)  # which is no wait: see the other figures for what it takes
+        start = time.perf_counter()
+        waiting = iter(epochs)
+        in_iter = time.perf_counter() - start
+        time.sleep(evaluation)
         for k in range(batches):
             start = time.perf_counter()
             next(waiting)
+            waited = time.perf_counter() - start
             if epoch:
-                (others if k else first).append(time.perf_counter() - start)
+                (others if k else first).append(waited if k else in_iter + waited)
             time.sleep(STEP)
         next(waiting, None)
     return first, others

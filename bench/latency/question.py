@@ -24,8 +24,9 @@ MOMENTS = {
     "next_gap": "further epoch: last batch to first batch",
     "persistent": "persistent workers: iter() to first batch",
     "persistent_gap": "persistent workers: last batch to first batch",
-    "boundary": "busy trainer, persistent workers: first next() of an epoch",
-    "overlapped": "busy trainer, prefetch_epochs=True: first next() of an epoch",
+    "boundary": "busy trainer, slow storage, persistent workers: pause",
+    "chunked": "the same, with chunk_size",
+    "early": "the same, with an early iter()",
     "steady": "busy trainer: any other next()",
 }
 

@@ -88,7 +88,7 @@ def test_the_ceiling_is_measured() -> None:
     assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
 
 
-BUSY = ("boundary", "overlapped", "steady")
+BUSY = ("boundary", "chunked", "early", "steady")
 
 
 @pytest.mark.long

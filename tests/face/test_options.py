@@ -60,7 +60,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "device": ("cpu", {}, "gpu"),
     "on_device": (first, {"device": "cpu"}, "halve"),
     "sample_seeds": (True, {}, 1),
-    "prefetch_epochs": (True, {"persistent_workers": True}, 1),
     "on_bad_sample": ("skip:0.5", {}, "skip:1.5"),
     "look_ahead": (1, {}, -1),
     "far_workers": (Nowhere(), {}, 32),

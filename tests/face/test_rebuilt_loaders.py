@@ -101,13 +101,13 @@ def test_a_named_class_has_the_options_of_the_patch(silent: None) -> None:
 
 
 def test_an_option_that_it_cannot_have_is_left_out_with_a_warning() -> None:
-    loader = shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=True)
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, prefetch_factor=4)
     with (
-        shmloader.patch_torch(prefetch_epochs=True, schedule="steal"),
-        pytest.warns(RuntimeWarning, match="was not given prefetch_epochs=True.*needs persistent_workers=True"),
+        shmloader.patch_torch(look_ahead=4, schedule="steal"),
+        pytest.warns(RuntimeWarning, match="was not given look_ahead=4.*is more than prefetch_factor=2"),
     ):
         theirs: Any = as_ray_does(loader)
-    assert (theirs.prefetch_epochs, theirs.schedule) == (False, "steal") and len(list(theirs)) == 11
+    assert (theirs.look_ahead, theirs.schedule) == (None, "steal") and len(list(theirs)) == 11
 
 
 @pytest.mark.off_the_ring

@@ -49,8 +49,8 @@ def shm(wanted: Wanted) -> Finding:
     return Finding(
         "attention",
         state,
-        f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but SHMLOADER_RING_MEMORY=posix raises, and "
-        "torch's own loader fails: a bus error, or no space",
+        f"{wanted.need}: shmloader moves slots to a memfd, which is as fast. SHMLOADER_RING_MEMORY=posix raises an "
+        "error, and torch's own loader fails: a bus error, or no space",
         f"docker run --shm-size={enough}; in Kubernetes an emptyDir with medium: Memory at {SHM_MOUNT}; elsewhere "
         f"mount -o remount,size={enough} {SHM_MOUNT}",
     )
