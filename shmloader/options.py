@@ -108,15 +108,8 @@ def _far_workers(name: str, value: Any) -> None:
         _refuse(name, value, "a shmloader.ray.Workers or None", "For example shmloader.ray.Workers(num=32)")
 
 
-_SKIP = "skip:"  # before a limit
-
-
 def _limit(text: str) -> int | float:
-    """The most samples that an epoch may skip: a number of them, or a share.
-
-    Raises:
-        ValueError: It is none of both.
-    """
+    """The most samples that an epoch may skip: a number of them, or a share.  A ValueError: it is neither."""
     limit = int(text) if text.isdecimal() else float(text)
     if isinstance(limit, float) and not 0 < limit <= 1:
         raise ValueError(text)
@@ -127,7 +120,7 @@ def _on_bad_sample(name: str, value: Any) -> None:
     if isinstance(value, str) and value in ("raise", "skip"):
         return
     try:
-        _limit(value.removeprefix(_SKIP) if isinstance(value, str) and value.startswith(_SKIP) else "")
+        _limit(value[5:] if isinstance(value, str) and value.startswith("skip:") else "")
     except ValueError:
         allowed = "'raise', 'skip', or 'skip:' with a number of samples or a share above 0 and at most 1"
         _refuse(name, value, allowed, "For example 'skip:20' or 'skip:0.05'")
@@ -227,9 +220,9 @@ class Options:
         return self.on_bad_sample != "raise"
 
     @property
-    def most_bad_samples(self) -> int | float | None:
-        """How many samples an epoch may skip: a number of them, or a share; None if the user gives no limit."""
-        return _limit(self.on_bad_sample.removeprefix(_SKIP)) if self.on_bad_sample.startswith(_SKIP) else None
+    def most_bad_samples(self) -> int | float:
+        """How many samples an epoch may skip: a number of them, or a share of those that it asks for."""
+        return _limit(self.on_bad_sample.partition(":")[2] or "0.001")
 
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}

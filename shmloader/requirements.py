@@ -1,6 +1,7 @@
 """Checks what a loader's options need: of its other arguments, its dataset and this machine.
 
-To refuse another combination, add it to check_requirements().
+To refuse another combination, add it to check_requirements(): an UnsuitableOption, which names the option, because
+patch_torch() leaves that out.
 
 options.py checks whether a value is one that an option may have, and two pairs of options that need only each other.
 torch's constructor checks torch's own arguments.

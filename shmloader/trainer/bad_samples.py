@@ -12,7 +12,6 @@ from shmloader.options import Options
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.signals import held
 
-SHARE = 0.001  # of the samples asked for, if the user gives no other limit
 AT_LEAST = 10  # bad samples that any share allows; otherwise the first of an epoch could be too many
 KEPT = 10
 _SHOWN = 3  # tracebacks in an error
@@ -115,8 +114,7 @@ class Tally:
             )
 
     def _check(self, asked: int) -> None:
-        limit = SHARE if self._limit is None else self._limit
-        most = limit if isinstance(limit, int) else max(AT_LEAST, int(limit * asked))
+        most = self._limit if isinstance(self._limit, int) else max(AT_LEAST, int(self._limit * asked))
         if self._here.count > most:
             shown = "\n".join(f"sample {bad.index}: {bad.error}" for bad in self._here.first[:_SHOWN])
             raise RuntimeError(
