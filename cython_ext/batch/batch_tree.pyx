@@ -289,7 +289,7 @@ def is_its_dict(kind):
         and kind.__reduce__ is object.__reduce__
         and kind.__reduce_ex__ is object.__reduce_ex__
         and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
-        and not any(hasattr(kind, name) for name in own)
+        and not any([hasattr(kind, name) for name in own])
     )
 
 

@@ -240,7 +240,7 @@ cdef class Picture(Canvas):
         """Reorder the channels: channel c of the result is channel order[c]."""
         cdef int channels[3]
         self.check()
-        if len(order) != 3 or not all(0 <= c < 3 for c in order):
+        if len(order) != 3 or not all([0 <= c < 3 for c in order]):
             raise ValueError(f"order={order!r}: it should be three of the channels 0, 1 and 2")
         channels[:] = [order[0], order[1], order[2]]
         with nogil:

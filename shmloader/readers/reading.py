@@ -20,6 +20,7 @@ from shmloader.core.ring import Mapping
 from shmloader.core.served_side import VERSION, ServedSide
 from shmloader.readers.connection import BATCH, BESIDE, DROPPED, LEAVES, OVER, connect_to, nobody, peer_of
 from shmloader.ring.geometry import Geometry
+from shmloader.system.endings import in_del
 from shmloader.system.signals import held
 
 
@@ -230,5 +231,6 @@ class Reading:
             self._side.took(pickle.loads(text)[1])
         self._side.took(LEAVES)
 
+    @in_del
     def __del__(self) -> None:
         self.close()
