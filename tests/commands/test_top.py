@@ -151,7 +151,7 @@ def bogus(workers: int, label: bytes = b"") -> Iterator[int]:
     try:
         os.ftruncate(fd, HEADER_BYTES + workers * (WORKER_BYTES + ENTRY_BYTES + PAYLOAD_BYTES))
         words = (0x676E69726D6873, RING_VERSION, workers, workers, workers, 1, 1)
-        os.pwrite(fd, struct.pack("<QIIIIII24x32xQQ", *words, 1, os.getpid()), 0)
+        os.pwrite(fd, struct.pack("<QIIIIII8x32xQQ", *words, 1, os.getpid()), 0)
         os.pwrite(fd, label, HEADER_BYTES - 128)
         yield fd
     finally:
