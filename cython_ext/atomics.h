@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 13u
+#define RING_VERSION 14u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -109,10 +109,9 @@ typedef struct {
 } ring_worker;
 
 typedef struct {
-    _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for epoch_... */
+    _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for epoch_seed */
     uint32_t version, workers, entries, payloads, in_order, batches;
-    uint64_t epoch_seed[2]; /* by the epoch's parity; before the first task of that epoch is opened, and seen with it */
-    uint32_t epoch_drops[2]; /* likewise; 1: the epoch before it was begun early and then dropped */
+    uint64_t epoch_seed; /* changes while no task is in flight; seen with the first task of the epoch */
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */

@@ -36,8 +36,7 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct ring_header:
         uint64_t magic
         uint32_t version, workers, entries, payloads, in_order, batches
-        uint64_t epoch_seed[2]
-        uint32_t epoch_drops[2]
+        uint64_t epoch_seed
         uint64_t area_at, area_stride, slot_at, slot_stride, started_at, trainer
         bell_t ready_bell
         bell_t stop

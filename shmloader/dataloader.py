@@ -22,7 +22,6 @@ from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores
 from shmloader.system.endings import take_all
-from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.statistics.account import begun, close_trace
@@ -104,12 +103,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             own draws do not change.  Ranks with the same seed do not augment alike, because a sample is seeded by its
             place in the order of all ranks.  It needs a map-style dataset.
 
-        prefetch_epochs: Whether the first batches of the next epoch are made while the last of this one are under way
-            (default False), so that its first `next()` need not wait.  The sampler draws the next epoch's order when it
-            has given the last index of this one, and not at `iter()`.  It is predicted that `set_epoch` will get the
-            next number; if it gets another, the ready batches are made again.  It needs `persistent_workers=True` and a
-            map-style dataset; without workers it does nothing.  See docs/next-epoch.md.
-
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
             the batch, as in torch.  "skip": the sample is replaced by another one that the sampler may give.  The
             choice depends only on the loader's seed, the epoch and the index, so batches are the same for any number of
@@ -169,7 +162,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
     sample_seeds = False
-    prefetch_epochs = False
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     look_ahead: int | None = None
@@ -209,7 +201,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
         sample_seeds: bool = False,
-        prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
@@ -230,7 +221,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_device=on_device,
             strict_pinning=strict_pinning,
             sample_seeds=sample_seeds,
-            prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
@@ -366,31 +356,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """An iterator of torch's, or of the class from which this one takes its iterators."""
         return self._get_iterator() if off_the_ring.why_not_of(type(self)) else super()._get_iterator()
 
-    def start(self) -> None:
-        """Begin the next epoch now: workers start, and make the first batches while you do something else.
-
-        It draws now what the next `iter()` would draw, and that `iter()` returns the epoch that begins here.  If
-        `set_epoch` gives the sampler or the dataset another epoch in between, the epoch begins again, with the same
-        seeds; if a state is loaded, it begins there.  Called twice, or without workers, it does nothing.  `close()`
-        drops the epoch.  If workers persist, a loop over an earlier epoch gets nothing more.
-
-        Raises:
-            RuntimeError: An iterator of this loader is in the middle of an epoch, and no state was loaded since; or the
-                loader does not ride the ring.
-
-        Example:
-            >>> loader.start()
-            >>> model = load_model()
-            >>> for batch in loader: ...
-        """
-        if not self.num_workers:
-            return
-        if why := off_the_ring.why_not(self):
-            raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
-        # what wraps iterators gets the one that begins here from iter()
-        begin = iterators.another if self._iterator is None and self._comes_back() else iterators.begin_epoch
-        start.start(self, iterators.living(self), lambda: begin(self, True, self._torchs))
-
     def state_dict(self) -> dict[str, Any]:
         """The user's place: what `load_state_dict` needs to resume there, also in another process.
 
@@ -484,7 +449,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             take_all([iterator.close for iterator in iterators.living(self)])
         finally:
             self._iterator = None
-            start.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

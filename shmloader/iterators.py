@@ -4,6 +4,7 @@ It decides whether iter() continues with persistent workers, or ends them becaus
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ from shmloader.device.to_device import stage_of
 from shmloader.options import Options
 from shmloader.requirements import check_requirements
 from shmloader.resume.place import place_of
-from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
     from shmloader.trainer.iterator import RingIterator
@@ -51,37 +51,46 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         rides: Whether its batches ride the ring.
         theirs: Makes torch's iterator, if they do not.
     """
-
-    started = start.taken(loader) if rides else None
-    return _made(loader, rides, theirs) if started is None else started
+    options = options_of(loader)
+    source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
+    stage, depth = stage_of(loader, options, source)
+    if stage is None:
+        return source
+    _iterators.discard(source)
+    iterator = prefetcher(loader, source, stage, depth)
+    _iterators.add(iterator)
+    return iterator
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: see another()."""
 
     end_workers_that_cannot_go_on(loader)
-    if rides and (started := start.taken(loader)) is not None:
-        return started
     if not loader.persistent_workers:
-        return _made(loader, rides, theirs)
+        return another(loader, rides, theirs)
     iterator = loader._iterator  # read once, because a signal's handler may close the loader at any line
-    if iterator is None or not start.goes_on(iterator):
-        iterator = loader._iterator = _made(loader, rides, theirs)
+    if iterator is None or not _goes_on(iterator):
+        iterator = loader._iterator = another(loader, rides, theirs)
     else:
         iterator._reset(loader)
     return iterator
 
 
+def _goes_on(iterator: Any) -> bool:
+    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
+    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
+
+
 def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
     """Begin an epoch.  If that is broken off, the next iter() resumes from the state from which this one did."""
     place = place_of(loader)
-    loaded, then, current, number = place.loaded, place.then, place.current, place.next_number
+    loaded, current, number = place.loaded, place.current, place.next_number
     loads = place.loads
     try:
         return begin()
     except BaseException:
-        if place.loads == loads and (loaded is not None or then is not None):  # otherwise a handler has loaded one
-            place.loaded, place.then, place.current, place.next_number = loaded, then, current, number  # no call
+        if place.loads == loads and loaded is not None:  # otherwise a handler has loaded one
+            place.loaded, place.current, place.next_number = loaded, current, number  # no call
         raise
 
 
@@ -94,18 +103,6 @@ def options_of(loader: Any) -> Options:
     options = Options.of(loader)
     check_requirements(loader, options)
     return options
-
-
-def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    options = options_of(loader)
-    source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
-    stage, depth = stage_of(loader, options, source)
-    if stage is None:
-        return source
-    _iterators.discard(source)
-    iterator = prefetcher(loader, source, stage, depth)
-    _iterators.add(iterator)
-    return iterator
 
 
 def _over_the_ring(loader: Any, options: Options) -> RingIterator:
@@ -147,8 +144,7 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
         return
     if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
         return
-    if place.next is None or not place.holds(place.next):  # otherwise start() has begun with that state
-        loader._end_workers()
+    loader._end_workers()
 
 
 class Asked:

@@ -154,12 +154,6 @@ class Options:
         default=False,
         metadata=_rule(_true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True),
     )
-    prefetch_epochs: bool = field(
-        default=False,
-        metadata=_rule(
-            _true_or_false("True makes the next epoch's first batches during this one"), only_on_the_ring=True
-        ),
-    )
     on_bad_sample: str = field(default="raise", metadata=_rule(_one_of("raise", "skip"), only_on_the_ring=True))
     max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
     look_ahead: int | None = field(

@@ -167,9 +167,9 @@ def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
         RuntimeError: It is none of ours, and an option was given that only the ring can honour.
     """
     place = place_of(loader)
-    before, started = place.current, place.next
+    before = place.current
     iterator = ask()
-    if place.current is before and place.next is started:
+    if place.current is before:
         why = (
             f"other code has replaced DataLoader._get_iterator ({replaced.where('_get_iterator')}) and makes another "
             "iterator. Have it call the method that it replaces, which returns shmloader's"

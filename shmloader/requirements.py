@@ -32,11 +32,6 @@ def check_requirements(loader: Any, options: Options) -> None:
     _check_fetcher(loader, options)
     if not loader.in_order:
         _check_out_of_order(options)
-    if options.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
-        raise ValueError(
-            "prefetch_epochs=True needs persistent_workers=True. Workers can begin the next epoch only if they outlive "
-            "this one. Without it, loader.start() begins an epoch early, with new workers."
-        )
     for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
         if given is not None:
             _check_rows(loader, name)
@@ -91,7 +86,6 @@ def _in_order_of_samples(options: Options) -> list[str]:
         "chunk_size": options.chunk_size is not None,
         "group_by": options.group_by is not None,
         "sample_seeds=True": options.sample_seeds,
-        "prefetch_epochs=True": options.prefetch_epochs,
     }
     return [name for name, given in asked.items() if given]
 

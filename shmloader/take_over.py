@@ -9,7 +9,7 @@ NOTE [ Take over ]
        number of workers and the same collate function.  accelerate and Ray Train pass on all three.  Only options that
        differ from their defaults are taken over.
     3. If several such loaders have different options, none is taken over, with a warning.
-    4. If the new loader cannot have an option (Ray Train drops persistent_workers, which prefetch_epochs needs), the
+    4. If the new loader cannot have an option (Ray Train drops prefetch_factor, which limits look_ahead), the
        option is left out, with a warning: an option that nobody gave to this loader must not end the run.
 """
 

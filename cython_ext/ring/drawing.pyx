@@ -1,6 +1,6 @@
 # cython: language_level=3
 """Draws indices from the sampler, and decides whether it is asked again after an exception.
-NOTE [ One step ] in next_batch.pyx, 8.
+NOTE [ One step ] in next_batch.pyx, 7.
 """
 
 cimport cython
@@ -19,7 +19,7 @@ cdef class Drawing:
     """Draws the indices that Steps opens.  Only Steps calls it, and only one thread at a time.
 
     Args:
-        ring: the trainer's side, with the epochs.
+        ring: the trainer's side, with the epoch.
     """
 
     def __cinit__(self, TrainerSide ring):
@@ -36,13 +36,13 @@ cdef class Drawing:
                 return index[:]     # it waits, and the sampler may give the same list again, with other indices
             return index
         except Exception:
-            if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
+            if epoch.source.last == RAISED and epoch.reading.ready is not nothing:
                 self.ring.hand_out()
                 epoch.reading.ready = nothing
             raise
 
     cdef bint takes_no_place(self, EpochCounts epoch) noexcept:
-        """Whether another exception of the sampler, which has raised one, would take no batch's place (rule 8).
+        """Whether another exception of the sampler, which has raised one, would take no batch's place (rule 7).
 
         So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
         """

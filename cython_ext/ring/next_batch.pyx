@@ -58,7 +58,7 @@ cdef class Steps:
            handlers.pyx.
            Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
            raises, and keeps the batch.  The following next() returns it, and opens nothing before that.  (If an index
-           cannot be opened: rule 6.)
+           cannot be opened: rule 5.)
         2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
            ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
            (source.py).
@@ -67,31 +67,27 @@ cdef class Steps:
            a lock that nothing else uses.
         4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
-        5. If epochs overlap, the conductor begins the next epoch when the current one's sampler has no more indices
-           (next_epoch.py), and opens its batches while those of the current one are taken.  Each of the two epochs is
-           an object with counts of its own, so an error in the next epoch leaves the current one unchanged.  The next
-           epoch is then marked as failed.  iter() begins it again, and raises the error if it recurs.
-        6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
+        5. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
            fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
            in which to open the batch (MemoryError, OSError), the batch is not at fault: its index stays, and the
            following call tries once more.
-        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
+        6. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
            iterator also returns END, but its epoch keeps its place.
-        8. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
+        7. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
            raises the exception in place of the batch that it has taken, and drops this batch.  torch does the same, and
            a program that continues after an error must get the same batches as from torch.  The exception counts as
            that batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one
            batch short, and a resumed run would repeat a batch.
-        9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
-           window.  If the window cannot be opened, its batches are opened one by one, up to the batch at fault.  Rule 6
+        8. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
+           window.  If the window cannot be opened, its batches are opened one by one, up to the batch at fault.  Rule 5
            applies to that batch.
-       10. The thread that runs this code may call next() again: from a signal handler, or from a sampler that iterates
+        9. The thread that runs this code may call next() again: from a signal handler, or from a sampler that iterates
            over its own loader.  That is always an error.  A handler's call of next() is also an error while the thread
            is in iter(): between draining one epoch and beginning the next, there is no batch to wait for.
 
     Args:
-        ring: the trainer's side, with the epochs whose batches are opened and taken.
-        conductor: opens batches, and begins the next epoch: ConductorSide in trainer/step.py.
+        ring: the trainer's side, with the epoch whose batches are opened and taken.
+        conductor: opens batches: ConductorSide in trainer/step.py.
         reader: waits for batches and reads them: ReaderSide there.
         wrapper: the class of the objects that stand for a batch that raised: torch's ExceptionWrapper.
     """
@@ -227,19 +223,15 @@ cdef class Steps:
         finally:
             self.leave()
 
-    def drain(self, bint next_too=True) -> None:
-        """Wait for all batches under way, and drop them, because the user left the epoch before its end.
-
-        Args:
-            next_too: whether batches of the next epoch are dropped as well.
-        """
+    def drain(self) -> None:
+        """Wait for all batches under way, and drop them, because the user left the epoch before its end."""
         cdef TrainerSide ring = self.ring
         self.enter()
         try:
             self.forget()
             ring.took()
             ring.keep_state()       # the stream has gone on, though its batch is dropped
-            while ring.under_way if next_too else ring.current.is_under_way():
+            while ring.under_way:
                 if ring.alarmed or not ring.sequences.find_ready():
                     self.reader.wait()
                 else:
@@ -282,27 +274,11 @@ cdef class Steps:
     # -------------------------------------------------------------------------------------- the conductor's part
 
     cdef int fill(self) except -1:
-        """Open batches while there is room: first of this epoch, then of the next."""
-        cdef TrainerSide ring = self.ring
-        cdef EpochCounts current = ring.current
-        if ring.next is None and not (self.open_all(current) and current.asks_next):
-            return 0
-        try:
-            if ring.next is None:
-                self.conductor.begin_next()
-            if ring.next is not None and not ring.next.failed:
-                self.open_all(ring.next)
-        except Exception as error:
-            if is_handlers(error):
-                raise
-            if ring.next is None:
-                current.asks_next = False
-            else:
-                ring.next.failed = True
-        return 0
+        """Open batches while there is room."""
+        return self.open_all(self.ring.current)
 
-    cdef bint open_all(self, EpochCounts epoch) except -1:
-        """Open batches of this epoch while there is room; true if its source has no more."""
+    cdef int open_all(self, EpochCounts epoch) except -1:
+        """Open batches of this epoch while there is room, until its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
         cdef bint draws = not self.drawing.takes_no_place(epoch)
@@ -311,32 +287,32 @@ cdef class Steps:
         while ring.under_way < ring.most and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 if not draws:
-                    return False
+                    return 0
                 epoch.drawn = self.drawing.draw(epoch)
                 if epoch.drawn is nothing:
-                    return True
+                    return 0
             elif epoch.refused and self.waits_its_turn(epoch):
-                return False
+                return 0
             before = epoch.opened
             try:
                 if not self.conductor.open(epoch, epoch.drawn):
-                    return False
+                    return 0
             except Exception as error:
                 if epoch.opened == before and not is_handlers(error):
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
                         epoch.refused = True
-                        return False
+                        return 0
                     self.refuse(epoch, epoch.drawn, error)
                 raise
             finally:
                 if epoch.opened != before:
                     epoch.drawn, epoch.refused = nothing, False
-        return False
+        return 0
 
-    cdef bint open_windows(self, EpochCounts epoch, bint draws) except -1:
+    cdef int open_windows(self, EpochCounts epoch, bint draws) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
         cdef TrainerSide ring = self.ring
-        cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
+        cdef int most = ring.batches if epoch.reading.taken else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
             # If the index in front was refused, the sampler is asked later, as for single batches.
             if draws and not (epoch.refused and epoch.waiting):
@@ -346,12 +322,12 @@ cdef class Steps:
                         break
                     epoch.waiting.append(index)
             if not epoch.waiting:
-                return draws
+                return 0
             if epoch.refused and self.waits_its_turn(epoch):
-                return False
+                return 0
             if not self.open_window(epoch):
-                return False
-        return False
+                return 0
+        return 0
 
     cdef bint open_window(self, EpochCounts epoch) except -1:
         """Open the window that was drawn; or only its first batch, if the window as a whole cannot be opened.
@@ -386,11 +362,11 @@ cdef class Steps:
 
     cdef bint waits_its_turn(self, EpochCounts epoch) noexcept:
         """Whether batches before the drawn index must be handed out first."""
-        return epoch is self.ring.current and (epoch.reading.ready is not nothing or epoch.is_under_way())
+        return epoch.reading.ready is not nothing or epoch.is_under_way()
 
     cdef int refuse(self, EpochCounts epoch, index, error) except -1:
         """Keep an index that cannot be opened, to try it again; or count the error as its batch."""
-        if epoch is not self.ring.current or isinstance(error, (MemoryError, OSError)):
+        if isinstance(error, (MemoryError, OSError)):
             epoch.refused = True
         else:
             self.ring.pass_over(index)

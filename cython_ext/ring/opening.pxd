@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.epoch_counts cimport EpochCounts
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.free_slots cimport Slots
 from shmloader.core.ring cimport Ring
@@ -18,9 +18,7 @@ cdef class OpeningSide(Ring):
     cdef readonly Slots slots           # which payloads are free, and who has the others
     cdef readonly Turns turns           # measures them
     cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
-    cdef readonly EpochCounts next      # the prefetched epoch, whose batches follow the current one's; None: no such
-    cdef readonly EpochCounts coming    # drawn early, and begun here when all batches of the current one are open; or None
-    cdef readonly int under_way         # batches opened and not taken, of both
+    cdef readonly int under_way         # batches opened and not taken
     cdef public int most                # how many may be; never more than `batches`
     cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last
     cdef readonly bint stopped          # workers were asked to leave
@@ -32,10 +30,7 @@ cdef class OpeningSide(Ring):
     cdef TaskWriter tasks
     cdef int next_bell                  # where ring_one() begins
 
-    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1
-    cdef EpochCounts opens(self)
-    cdef Reading reading(self)                          # of whoever takes the next batch
-    cdef int forget_epochs(self) except -1
+    cdef int forget_epoch(self) except -1
     cpdef bint has_room(self, int chunks=*) except -1
     cdef int samples_of(self, task) except -1
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened

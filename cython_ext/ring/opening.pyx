@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from atomics cimport RING_ANY, ring_entry, ring_open, ring_raise, ring_ring, ring_toll
 from clock cimport now
-from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.epoch_counts cimport EpochCounts
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.free_slots cimport Slots
 from shmloader.core.ring cimport Ring, check_index
@@ -46,8 +46,7 @@ cdef class OpeningSide(Ring):
 
     # ---------------------------------------------------------------------------------------------- epochs
 
-    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, dataset_epoch=None, uint64_t seed=0,
-                    bint drops=False) -> None:
+    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, dataset_epoch=None, uint64_t seed=0) -> None:
         """From now on open, take and hand out the batches of this epoch; none of another one may be under way.
 
         Args:
@@ -55,64 +54,25 @@ cdef class OpeningSide(Ring):
             batched: whether a task is the indices of a batch; if not, it is one sample's.
             dataset_epoch: what the dataset has from set_epoch(), until epoch.dataset_has() names another; None: nothing.
             seed: the epoch's, which bad samples are replaced by.
-            drops: whether the epoch before it was begun early, and is dropped: workers undo what they drew for it.
         """
         self.mapping.check_open()
         self.cell_owners.begin()
         self.batched = batched
-        self.current, self.next, self.coming = EpochCounts() if epoch is None else epoch, None, None
-        self.enrol(self.current, dataset_epoch, seed, drops)
-
-    def begin_next(self, EpochCounts epoch, dataset_epoch=None, uint64_t seed=0) -> None:
-        """From now on open the batches of this epoch, while those of the current one are taken and handed out.
-
-        All batches of the current epoch are open already, and batches come in order.  So as long as any batch of the
-        current epoch is under way, the next one to be taken is of that epoch.  The other arguments are begin_epoch()'s.
-        """
-        self.mapping.check_open()
-        self.enrol(epoch, dataset_epoch, seed, False)
-        self.next, self.coming = epoch, None
-
-    def comes(self, EpochCounts epoch) -> None:
-        """This epoch follows the current one.  It is drawn already, but batches of the current one wait to be opened.
-
-        That can be only if other processes read: NOTE [ One step ], 5.  begin_next() follows.
-        """
-        self.coming = epoch
-
-    def turn(self) -> None:
-        """The next epoch is the current one from now on.  Nothing of the one before may be under way."""
-        if self.next is not None:
-            self.current, self.next = self.next, None
-
-    def drop_next(self) -> None:
-        """The ring is about to be closed, so nobody will ask for the next epoch."""
-        self.next = self.coming = None
-
-    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1:
+        self.current = epoch = EpochCounts() if epoch is None else epoch
         if dataset_epoch is not None:
             epoch.dataset_epoch = dataset_epoch
         self.epoch += self.begun
         self.begun, epoch.serial, epoch.first = True, self.epoch, self.sequences.next_open
-        self.header.epoch_seed[self.epoch & 1], self.header.epoch_drops[self.epoch & 1] = seed, drops
-        return 0
+        self.header.epoch_seed = seed
 
-    cdef EpochCounts opens(self):
-        """The epoch whose batches are opened."""
-        return self.current if self.next is None else self.next
-
-    cdef Reading reading(self):
-        """The Reading of the epoch whose batch is taken next, or is being read now."""
-        return (self.current if self.next is None or self.current.is_under_way() else self.next).reading
-
-    cdef int forget_epochs(self) except -1:
+    cdef int forget_epoch(self) except -1:
         """Keep the numbers of the epoch, and nothing of the user's.
 
         A batch that the user keeps refers to this object, and must not keep the dataset and the sampler alive.
         """
         cdef EpochCounts last = self.current, numbers = EpochCounts()
         numbers.opened, numbers.samples, numbers.reading = last.opened, last.samples, last.reading
-        self.current, self.next, self.coming = numbers, None, None
+        self.current = numbers
         return 0
 
     # ---------------------------------------------------------------------------------------------- tasks
@@ -156,7 +116,7 @@ cdef class OpeningSide(Ring):
         self.check_may_open(worker, 1)
         self.tasks.write(self.sequences.next_open, task)
         cdef int payload = self.begin_batch(worker, samples)
-        cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.opens().opened - 1)
+        cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.current.opened - 1)
         self.give(&given)
 
     def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
@@ -177,7 +137,7 @@ cdef class OpeningSide(Ring):
             self.check_may_open(workers[k], chunks)
             self.tasks.write(self.sequences.next_open + k, tasks[k])
         cdef int payload = self.begin_batch(workers[0], rows)
-        cdef uint64_t batch = self.opens().opened - 1
+        cdef uint64_t batch = self.current.opened - 1
         cdef given_task given
         for k in range(chunks):
             given = given_task(workers[k], payload, 0 if k else chunks, row, row, rows, 0 if k else rows, seed, batch)
@@ -207,7 +167,7 @@ cdef class OpeningSide(Ring):
             seeds: of each batch.
         """
         cdef Window window = Window(tasks, samples, seeds, self.workers)
-        cdef uint64_t first = self.sequences.next_open, before = self.sequences.last, opened = self.opens().opened
+        cdef uint64_t first = self.sequences.next_open, before = self.sequences.last, opened = self.current.opened
         cdef int k
         if not self.has_room_for(window.batches, window.count):
             raise RuntimeError(f"the ring has no room for {window.batches} batches in {window.count} chunks: "
@@ -238,7 +198,7 @@ cdef class OpeningSide(Ring):
             worker: the first one that it is for.
             samples: of the batch.
         """
-        cdef EpochCounts epoch = self.opens()
+        cdef EpochCounts epoch = self.current
         cdef int payload = self.slots.pick()
         self.under_way += 1
         epoch.opened += 1
@@ -251,7 +211,7 @@ cdef class OpeningSide(Ring):
         """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python."""
         cdef uint64_t sequence = self.sequences.next_open
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
-        cdef EpochCounts epoch = self.opens()
+        cdef EpochCounts epoch = self.current
         cdef uint32_t cell = self.cell_owners.give()   # check_may_open() has looked: there is one
         entry.ask.payload, entry.ask.seed, entry.ask.row = task.payload, task.seed, task.asked_row
         entry.ask.rows, entry.ask.batch = task.rows, <uint32_t>task.batch

@@ -140,7 +140,7 @@ cdef class TrainerSide(OpeningSide):
         if not self.sequences.find_ready():
             raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
         cdef ring_given *given = self.sequences.next_batch()
-        cdef Reading reading = self.reading()
+        cdef Reading reading = self.current.reading
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
@@ -173,7 +173,7 @@ cdef class TrainerSide(OpeningSide):
     def took(self) -> None:
         """Record that lend()'s batch was read.  From now on only its tensors keep its payload."""
         cdef Lease lease = self.unread
-        cdef Reading reading = self.reading()
+        cdef Reading reading = self.current.reading
         if lease is None:
             return
         reading.taken += 1
@@ -242,7 +242,7 @@ cdef class TrainerSide(OpeningSide):
         if self.mapping.closed:
             return
         self.unread = None
-        self.forget_epochs()
+        self.forget_epoch()
         self.turns.close()
         self.mapping.closed = True
         self.mapping.give_back(0, self.slot_at)

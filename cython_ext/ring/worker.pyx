@@ -182,12 +182,7 @@ cdef class WorkerSide(Ring):
     @property
     def epoch_seed(self) -> int:
         """The seed of the epoch of the batch that is claimed."""
-        return ring_once(&self.header.epoch_seed[self.epoch & 1])
-
-    @property
-    def drops(self) -> bool:
-        """Whether the epoch before the claimed batch's own was begun early and then dropped."""
-        return ring_once_32(&self.header.epoch_drops[self.epoch & 1]) != 0
+        return ring_once(&self.header.epoch_seed)
 
     @property
     def dataset_epoch(self):

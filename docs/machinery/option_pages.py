@@ -69,11 +69,6 @@ ABOUT = {
         "def halve(batch):\n    return [part / 2 for part in batch]\n\n",
     ),
     "sample_seeds": About("yes or no", "DataLoader(dataset, num_workers=2, sample_seeds=True)", "sample_seeds=1"),
-    "prefetch_epochs": About(
-        "yes or no",
-        "DataLoader(dataset, num_workers=2, persistent_workers=True, prefetch_epochs=True)",
-        "prefetch_epochs=True, num_workers=2",
-    ),
     "on_bad_sample": About(
         "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip")', 'on_bad_sample="ignore"'
     ),

@@ -20,8 +20,6 @@ class EpochCounts:
     last_worker: int
     first: int
     serial: int
-    asks_next: bool
-    failed: bool
     reading: Reading
     def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
     def dataset_has(self, number: int | None) -> None: ...

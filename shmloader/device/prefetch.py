@@ -90,7 +90,7 @@ class Prefetcher:
     _run: Run | None = None
     _ended = True
     _shutdown = False
-    is_dying = is_unasked = False  # as in RingIterator
+    is_dying = False  # as in RingIterator
 
     def __init__(self, loader: Any, source: Any = None, stage: Stage | None = None, depth: int = 0) -> None:
         if stage is None:  # it exists, as in RingIterator
@@ -120,7 +120,6 @@ class Prefetcher:
     # ------------------------------------------------------------------------------------------------- an epoch
 
     def _start(self) -> None:
-        self.is_unasked = False
         self._num_yielded = 0
         self._hand = _Hand()
         self._epoch: Any = getattr(self._source, "epoch", None)  # torch's own iterator with workers has none
@@ -160,7 +159,7 @@ class Prefetcher:
 
     def _arrived(self, hand: _Hand) -> tuple[Any, Progress | None]:
         """The batch, and what the user will have received of the epoch with it."""
-        if self._ended or self.is_unasked:
+        if self._ended:
             raise StopIteration
         ready = self._next_of_thread(hand) if self._depth else self._next_here(hand)
         try:

@@ -32,7 +32,6 @@ class Ask(NamedTuple):
     epoch: int
     epoch_seed: int
     dataset_epoch: int  # for set_epoch(), or NO_EPOCH
-    drops: int  # whether the epoch before was begun early, and is not the user's
     kind: int  # of the task
     task: int  # bytes of the task, which follows
     states: int  # bytes of the random states from which to go on, which follow; 0: go on as it is
@@ -53,7 +52,7 @@ class Answer(NamedTuple):
     states: int  # bytes of the random states after the batch
 
 
-ASK = struct.Struct("<QQQQqBBxxIIB3x")
+ASK = struct.Struct("<QQQQqB3xIIB3x")
 ANSWER = struct.Struct("<B7xQQIIQQII")
 
 

@@ -144,15 +144,8 @@ class Maker:
         self.ring.took()
 
     def _begin(self, ask: Ask) -> None:
-        """Begin the epoch that a request is of.
-
-        A worker compares an epoch's number with the one before.  If it was asked for nothing in some epochs, they are
-        counted here as well.
-        """
-        epoch = _number_in(ask)
-        steps = 1 if self._epoch < 0 else max(1, ask.epoch - self._epoch)
-        for _ in range(min(steps, 2)):
-            self.ring.begin_epoch(EpochCounts(), self._batched, epoch, ask.epoch_seed, bool(ask.drops))
+        """Begin the epoch that a request is of."""
+        self.ring.begin_epoch(EpochCounts(), self._batched, _number_in(ask), ask.epoch_seed)
         self._epoch = ask.epoch
 
     def close(self) -> None:

@@ -214,8 +214,7 @@ class _StandIn:
         dataset_epoch = ring.dataset_epoch
         epoch = NO_EPOCH if dataset_epoch is None else dataset_epoch
         ask = Ask(
-            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, ring.drops, kind, len(task), len(states),
-            self._remembers,
+            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, kind, len(task), len(states), self._remembers,
         )  # fmt: skip
         return [ASK.pack(*ask), task, states]
 

@@ -11,9 +11,7 @@ NOTE [ Epoch ]
        a prefetch thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and
        the user receives them later.  So with each batch, the iterator hands the thread a copy of `reading.delivered`,
        and `delivered` is the copy that came with the last batch that the user received.
-    3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
-       current one unchanged.
-    4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.
+    3. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.
 """
 
 from __future__ import annotations
@@ -54,9 +52,7 @@ class Epoch(EpochCounts):
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
-        loads, from_loaded: How often a state had been loaded when it began, and whether it began from such a state.
         batch_size: The samples of each batch but the last; 0 if it is not known.
-        length: The dataset's length when it began, if the dataset has a set_epoch(), which may change it.
         follows: Whether dataset_epoch_of() has the dataset's number for each batch.
     """
 
@@ -85,10 +81,7 @@ class Epoch(EpochCounts):
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
         self.fresh: Any = None
-        self.loads = 0
-        self.from_loaded = False
         self.batch_size = 0
-        self.length: int | None = None
         self.follows = False
 
     @property
@@ -96,15 +89,14 @@ class Epoch(EpochCounts):
         """Whether next() has raised StopIteration in the user's code because the epoch is over."""
         return self.reading.ended and self.delivered is self.reading.delivered
 
-    def state(self, loader: Any, must: bool = True) -> dict[str, Any]:
+    def state(self, loader: Any) -> dict[str, Any]:
         """The user's place in the epoch: all fields of a state.
 
         Args:
             loader: The loader, with the same dataset and sampler as when the epoch began.
-            must: Whether to raise what the sampler's state_dict() raised.  If not, the state lacks that of the sampler.
         """
         source = self.source
-        draws = self._about_to_draw(loader, must) if source is None else source.state(self.delivered.batches, must)
+        draws = self._about_to_draw(loader) if source is None else source.state(self.delivered.batches)
         state = self.fixed | draws
         if self.follows:
             state["dataset_epoch"] = self.dataset_epoch_of(self.delivered.batches)
@@ -115,11 +107,11 @@ class Epoch(EpochCounts):
             )
         return state
 
-    def _about_to_draw(self, loader: Any, must: bool) -> dict[str, Any]:
+    def _about_to_draw(self, loader: Any) -> dict[str, Any]:
         """The fields of a state for an epoch whose sampler has not drawn yet."""
         start = self.start if self.start.begun else None
         sampler = sampler_of(loader)
-        own = seek.own_state(sampler, must) if start is None else {"sampler_state": start.sampler_state}
+        own = seek.own_state(sampler) if start is None else {"sampler_state": start.sampler_state}
         draws = {**where_generators_are(loader), **seek.seeds(sampler, start, torch.get_rng_state()), **own}
         if start is not None:
             return {**draws, "used_up": start.used_up, "drawn": start.drawn}
@@ -175,7 +167,5 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         workers=iterables.workers_of(loader),
     )
     made = Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), numbered, workers)
-    made.loads, made.from_loaded = place.loads, place.loaded is not None
     made.batch_size = seek.batch_size_of(sampler)
-    made.length = epochs.length_of(loader.dataset)
     return made

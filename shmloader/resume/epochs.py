@@ -18,9 +18,8 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import Sampler
 
-from shmloader import attributes
 from shmloader.attributes import attribute
 from shmloader.resume.seek import within
 from shmloader.system.callers import caller
@@ -161,13 +160,6 @@ def number_of(epoch: Any) -> int:
     if abs(number) > MOST:
         raise ValueError(f"set_epoch() got {number}. An epoch's number has 64 bits: it is from {-MOST} to {MOST}.")
     return number
-
-
-def length_of(dataset: Any) -> int | None:
-    """The length of a dataset that has a set_epoch(); None for any other, and for a stream."""
-    if dataset_epoch(dataset) is None or isinstance(dataset, IterableDataset):
-        return None
-    return attributes.length_of(dataset)
 
 
 def sampler_epoch(sampler: Any) -> int | None:

@@ -1,5 +1,5 @@
 """A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types.
-It also undoes draws from generators, at the end of a `with` or if the `with` raises.
+It also undoes draws from generators, at the end of a `with`.
 """
 
 from __future__ import annotations
@@ -79,19 +79,6 @@ def as_global(text: str | None) -> Iterator[Former]:
     finally:
         if not former.stays:
             torch.set_rng_state(former.state)
-
-
-@contextmanager
-def undrawn_if_it_fails(generator: torch.Generator | None) -> Iterator[None]:
-    """If the body raises, undo its draws from this generator and from the global one."""
-    before, now = None if generator is None else generator.get_state(), torch.get_rng_state()
-    try:
-        yield
-    except BaseException:
-        torch.set_rng_state(now)
-        if generator is not None and before is not None:
-            generator.set_state(before)
-        raise
 
 
 @contextmanager

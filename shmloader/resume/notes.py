@@ -126,21 +126,12 @@ class Notes:
         self._states: dict[int, tuple[Answer, bool]] = {}
         self._has_drawn = False
 
-    def after(self, batches: int, must: bool = True) -> dict[str, Any]:
+    def after(self, batches: int) -> dict[str, Any]:
         """The fields of State that depend on the sampler's state, after this number of batches.
 
-        Args:
-            batches: The number.
-            must: Whether to raise what its state_dict() has raised there.  If not, it has no state then.
+        Raises:
+            Exception: What its state_dict() has raised there.
         """
-        try:
-            return self._after(batches)
-        except Exception as error:
-            if must or is_handlers(error):
-                raise
-            return {**seek.NO_STATE, "used_up": False}
-
-    def _after(self, batches: int) -> dict[str, Any]:
         noted, used_up = self._states.get(batches, (None, False))
         if noted is not None and not noted.is_none:
             return {"sampler_state": noted.state(), "used_up": used_up, "global_generator": None}
@@ -162,13 +153,6 @@ class Notes:
             "used_up": False,
             "global_generator": self._generators.text() if draws else None,
         }
-
-    def put_back(self) -> None:
-        """Return the sampler to its state before the first index, if it has one."""
-        if self._at_start is not None and self._at_start.is_there:
-            self._keeper.load_state_dict(self._at_start.state())
-        elif self._start is not None:
-            self._keeper.load_state_dict(copy.deepcopy(self._start.sampler_state))
 
     def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> bool:
         """Record the sampler's state, if somebody saves states.

@@ -10,25 +10,19 @@ NOTE [ Place ]
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
-    4. A loaded state takes effect at the next iter() or start().  state_dict() returns that state until the user has
+    4. A loaded state takes effect at the next iter().  state_dict() returns that state until the user has
        received a batch of the resumed epoch.  An existing iterator continues its own epoch, unless its workers are
        needed for the loaded one.
     5. Saving a state draws nothing.  If a state needs the seed that a RandomSampler has drawn, the seed is computed
        only then: we kept the generator's state from before the draw, and draw once more from a copy of that state.  A
        resumed epoch takes its base seed from the state.  Every generator is then in the state that it would have in an
        uninterrupted run, if the user has restored the global one too.
-    6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state saves it under
-       that name, beside the user's own epoch.  If set_epoch() names another number than the predicted one, the batches
-       of the early epoch are dropped.  iter() then begins an epoch with the number that was named, and with the seeds
-       that were drawn early, so nothing is drawn twice.
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
@@ -61,15 +55,11 @@ class Place:
         self.loads = 0
         self.saving = Saving()
         self.loaded: State | None = None
-        self.then: State | None = None  # the state to resume from when the epoch of `loaded` is over
         self.current: Epoch | None = None  # the user's epoch, or the last one
-        self._next: weakref.ref[Epoch] | None = None
-        self.begins_next = False
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
         self._begun_as: int | None = None  # the set_epoch() before the current epoch began
         self._is_at_end = False  # whether the sampler may be in the state of its end, without an iter() since the load
         self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
-        self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
 
     # -------------------------------------------------------------------------------------------- the state
 
@@ -88,25 +78,12 @@ class Place:
         return nested_in_tuples(self._state())
 
     def _state(self) -> dict[str, Any]:
-        current, coming = self.current, self.next
+        current = self.current
         if self.loaded is not None:
-            return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
+            return self.loaded.as_dict()
         if current is None or current.ended:
-            if self.then is not None:  # it has the epochs that were predicted when it was prefetched
-                return self._with_current_epochs(self.then).as_dict()
-            return self._between(current).as_dict() if coming is None else self._state_of_next(coming)
-        state = current.state(self.loader)
-        if coming is not None:
-            state["next"] = coming.state(self.loader)
-        elif self.then is not None:
-            state["next"] = self.then.as_dict()
-        return state
-
-    def _state_of_next(self, coming: Epoch) -> dict[str, Any]:
-        state = coming.state(self.loader)
-        if self.holds(coming):
-            return state | {"epoch": self.next_number}
-        return self._with_current_epochs(state_of(state)).as_dict()
+            return self._between(current).as_dict()
+        return current.state(self.loader)
 
     def _between(self, over: Epoch | None, must: bool = True) -> State:
         """The state before the first epoch, or after one.  For `must`, see own_state() in seek.py."""
@@ -153,8 +130,7 @@ class Place:
         state = iterables.fitted(loader, state)
         if state.batches and seek.is_guessed(sampler, state):
             _warn_that_order_is_guessed(seek.name_of(sampler))
-        self.loaded, self.next_number = changed(state, next=None), state.epoch
-        self.then = None if state.next is None else iterables.fitted(loader, state_of(state.next))
+        self.loaded, self.next_number = state, state.epoch
         self.loads += 1
         self.saving.asked = True
         if state.sampler_epoch is not None:
@@ -168,8 +144,6 @@ class Place:
         Args:
             warns: Whether to warn of another length.  Of two calls for one epoch, only the first does.
         """
-        if self.loaded is None and self.then is not None:
-            self.loaded, self.then = self._with_current_epochs(self.then), None
         state = self.loaded
         if state is None:
             return None
@@ -217,19 +191,11 @@ class Place:
     # ------------------------------------------------------------------------------------------------- an epoch
 
     def begin(self, epoch: Epoch) -> None:
-        """Record an epoch that has begun: the user's, or the next one if it begins early."""
-        if self.begins_next:
-            self.next = epoch
-            return
-        before = {} if self.current is None else self.current.fixed
+        """Record an epoch that has begun."""
         self._without_batch = self.without_batch()
-        self._steps = (
-            _step(before.get("sampler_epoch"), epoch.fixed["sampler_epoch"]),
-            _step(before.get("dataset_epoch"), epoch.fixed["dataset_epoch"]),
-        )
         self._is_at_end = self.loaded is not None and self.loaded.used_up
         self._begun_as, self._epoch_set = self._epoch_set, None
-        self.current, self.loaded, self.next = epoch, None, None
+        self.current, self.loaded = epoch, None
         self.next_number = epoch.number + 1
 
     def without_batch(self) -> list[int]:
@@ -237,86 +203,9 @@ class Place:
         found = [] if self.current is None else iterables.without_batch(self.current)
         return found or self._without_batch
 
-    # ------------------------------------------------------------------------------------ an epoch that began early
-
-    @property
-    def next(self) -> Epoch | None:
-        """The epoch that began early and was not asked for yet, while its iterator exists."""
-        return None if self._next is None else self._next()
-
-    @next.setter
-    def next(self, epoch: Epoch | None) -> None:
-        self._next = None if epoch is None else weakref.ref(epoch)
-
-    @contextmanager
-    def beginning_next(self) -> Iterator[None]:
-        """Inside the `with`, an epoch that begins is the one after the user's."""
-        self.begins_next = True
-        try:
-            yield
-        finally:
-            self.begins_next = False
-
-    def assumed(self, epoch: Epoch) -> tuple[int | None, int | None]:
-        """The numbers that set_epoch() of sampler and dataset will probably get for the epoch after this one.
-
-        Each is expected to grow by as much as it grew last.
-        """
-        sampler, dataset = epoch.fixed["sampler_epoch"], epoch.fixed["dataset_epoch"]
-        return (
-            None if sampler is None else sampler + self._steps[0],
-            None if dataset is None else dataset + self._steps[1],
-        )
-
-    def holds(self, epoch: Epoch) -> bool:
-        """Whether an epoch that began early is the one that iter() would begin now."""
-        dataset = self.loader.dataset
-        return (
-            epoch.loads == self.loads
-            and epoch.from_loaded == (self.loaded is not None)
-            and epoch.fixed["sampler_epoch"] == epochs.sampler_epoch(self._sampler)
-            and epoch.fixed["dataset_epoch"] == epochs.dataset_epoch(dataset)
-            and epoch.length == epochs.length_of(dataset)
-            and (epoch.source is None or not epoch.source.is_changed())
-        )
-
-    def turn(self, epoch: Epoch) -> None:
-        """The user asks for the epoch that began early, and it becomes the current one."""
-        epoch.number = epoch.fixed["epoch"] = self.next_number
-        if epoch.source is not None:
-            epoch.source.asked_for()
-        self.begin(epoch)
-
-    def give_up(self, epoch: Epoch) -> None:
-        """Have the next iter() begin that epoch again, or resume from a state that was loaded meanwhile."""
-        self.next = None
-        if epoch.loads != self.loads or (epoch.from_loaded and self.loaded is not None and self.loaded.begun):
-            return
-        state = state_of(epoch.state(self.loader, must=False))
-        if epoch.from_loaded and self.loaded is None:  # the loaded place was dropped: start at the beginning
-            state = _whole(state)
-        if epoch.source is not None:
-            state = changed(state, **epoch.source.put_back(self.loader))
-        self.loaded = self._with_current_epochs(state)
-
-    def drop_next(self, epochs_of_iterator: tuple[Any, ...]) -> None:
-        """Drop the epoch that an iterator has begun early: the iterator ends, so iter() cannot take the epoch over.
-
-        Args:
-            epochs_of_iterator: The epochs that the iterator's ring knows.
-        """
-        epoch = self.next
-        if epoch is not None and any(epoch is other for other in epochs_of_iterator):
-            self.next = None
-            if epoch.source is not None:
-                epoch.source.put_state_back()
-                self._is_at_end = True
-
     def outlive_workers(self) -> None:
         """Have the next epoch use the base seed of these workers, as if they persisted, although they will end now."""
-        if self.next is not None:
-            self.give_up(self.next)
-        elif self.loaded is None and self.then is None and self.current is not None:
+        if self.loaded is None and self.current is not None:
             self.loaded = self._between(self.current, must=False)
 
     def _with_current_epochs(self, state: State) -> State:
@@ -350,10 +239,6 @@ class Place:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
             self.loaded = changed(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
-
-
-def _step(before: int | None, now: int | None) -> int:
-    return 1 if before is None or now is None else now - before
 
 
 def _whole(state: State) -> State:

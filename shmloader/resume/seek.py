@@ -221,12 +221,6 @@ def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[st
     }
 
 
-def leaves_global(sampler: Any) -> bool:
-    """Whether draw_as_if() knows how this sampler advances the global generator at its iter()."""
-    last = inner(sampler)
-    return draws_a_seed(sampler) or (is_a(last, *_STRAIGHT) and last.generator is None)
-
-
 def draw_as_if(sampler: Any) -> None:
     """Advance the global generator as this sampler does at its iter().  What it drew is in the state."""
     last = inner(sampler)

@@ -31,7 +31,6 @@ from shmloader.core.indices import Indices
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
-from shmloader.resume.drawn_from import Watch
 from shmloader.resume.generators import pack, seed_drawn_from
 from shmloader.resume.notes import Notes, Saving
 from shmloader.resume.rest import Left, rest
@@ -63,7 +62,6 @@ class Source(Indices):
         start: Where in the epoch to begin; None: at its beginning.
         indices: The sampler's iterator, if it was made already.
         before: The generators' states before that, if making it has drawn from them; None: they are as they are now.
-        watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
         another: Makes another iterator if the first one gives nothing; None: then the epoch is empty.
         saving: Whether somebody saves states of the loader; None: nobody does.
     """
@@ -75,7 +73,6 @@ class Source(Indices):
         start: State | None = None,
         indices: Iterator[Any] | None = None,
         before: Generators | None = None,
-        watch: Watch | None = None,
         another: Another | None = None,
         saving: Saving | None = None,
     ) -> None:
@@ -92,7 +89,6 @@ class Source(Indices):
             seek.draw_as_if(sampler)
         given = self._begin() if indices is None else indices
         self._from = given
-        self._watch = watch
         self._another = another
         self._notes: Notes | None = None
         if generators is not None:
@@ -107,11 +103,7 @@ class Source(Indices):
         return rest(self._sampler, self._start, self._loader_generator)
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
-        if self._watch is not None:
-            self._watch.after_draw()  # because a sampler's iter() may draw as well
-        if self._watch is None and self._notes is None:
-            return indices
-        return _Observed(indices, self._watch, self._notes, self._another)
+        return indices if self._notes is None else _Observed(indices, self._notes, self._another)
 
     def replay(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, when a handler has raised in the next draw.
@@ -147,12 +139,11 @@ class Source(Indices):
 
     # ------------------------------------------------------------------------------------------------- for a state
 
-    def state(self, batches: int, must: bool = True) -> dict[str, Any]:
+    def state(self, batches: int) -> dict[str, Any]:
         """The fields of State that reproduce the order, and the sampler's own state after some batches.
 
         Args:
             batches: How many of the epoch's batches the user has received from this source.
-            must: Whether to raise what the sampler's state_dict() has raised.
         """
         if self._origin is None:
             self._origin = {
@@ -163,67 +154,28 @@ class Source(Indices):
             }
         if self._notes is None:
             return {**self._origin, "sampler_state": None, "used_up": False}
-        return {**self._origin, **self._notes.after(batches, must)}
+        return {**self._origin, **self._notes.after(batches)}
 
     def belongs_to(self, epoch: Epoch) -> None:
         """Keep the notes that a state of this epoch may need, from the user's last batch on."""
         if self._notes is not None:
             self._notes.epoch = epoch
 
-    # ------------------------------------------------------------------------------------ for an epoch that began early
-
-    def is_changed(self) -> bool:
-        """Whether the order would be different now: NOTE [ Drawn from ]."""
-        return self._watch is not None and self._watch.is_changed()
-
-    def asked_for(self) -> None:
-        """The epoch has become the user's."""
-        if self._watch is not None:
-            self._watch.end()
-
-    def put_state_back(self) -> None:
-        """Return a sampler that has a state of its own to its state before the first draw.
-
-        The user will not get this epoch, so otherwise its samples would be lost.
-        """
-        if self._notes is not None:
-            self._notes.put_back()
-
-    def put_back(self, loader: Any) -> dict[str, Any]:
-        """Restore the samplers and generators to before the draw; returns State's fields for values set by others."""
-        watch = self._watch
-        if watch is None or not watch.is_changed():
-            return {}
-        now: dict[str, Any] = {"sampler_state": None}
-        for generator in seek.generators_of(self._sampler):
-            if (state := watch.state_set(generator)) is not None:
-                name = "loader_generator" if generator is loader.generator else "sampler_generator"
-                now[name] = pack(state)
-                if name == "loader_generator":
-                    now["base_seed"] = None  # an iterator that begins draws it first
-        watch.put_back()
-        if seek.leaves_global(self._sampler) and watch.put_global_back():
-            now["drawn"] = False  # the sampler draws it again: draw_as_if()
-        return now
-
 
 class _Observed:
-    """A sampler's indices; a watcher sees the sampler before and after each draw.
+    """The indices of a sampler that has a state, which is noted after each draw.
 
     It holds each index from the draw until it is given, so a signal's handler may raise at any moment.  It is not a
     generator, because an interrupted generator ends.
 
     Args:
         indices: The sampler's iterator.
-        watch, notes: The watchers; None: there is none.
+        notes: Where.
         another: Makes another iterator if this one gives nothing: NOTE [ Used up ].  None: there is no other one.
     """
 
-    def __init__(
-        self, indices: Iterator[Any], watch: Watch | None, notes: Notes | None, another: Another | None
-    ) -> None:
+    def __init__(self, indices: Iterator[Any], notes: Notes, another: Another | None) -> None:
         self._indices = indices
-        self._watch = watch
         self._notes = notes
         self._another = another
         self._given = 0
@@ -234,21 +186,15 @@ class _Observed:
 
     def __next__(self) -> Any:
         held, number = self._held, self._given + 1
-        try:
-            if not held:  # otherwise a handler has raised after the draw
-                if self._watch is not None:
-                    self._watch.before_draw()
-                # All in C.  It calls no iter(), which starts a sampler again that is its own iterator.
+        if not held:  # otherwise a handler has raised after the draw
+            # All in C.  It calls no iter(), which starts a sampler again that is its own iterator.
+            held.extend(map(next, (self._indices,)))
+            if not held and number == 1 and self._another is not None:
+                self._indices = self._another.made()
                 held.extend(map(next, (self._indices,)))
-                if not held and number == 1 and self._another is not None:
-                    self._indices = self._another.made()
-                    held.extend(map(next, (self._indices,)))
-                    self._another.warn_if_empty(held)
-            if self._notes is not None and self._notes.note(number, held, self._indices):
-                self._indices = iter(())  # not asked again, because a sampler may start over at its end
-        finally:
-            if self._watch is not None:
-                self._watch.after_draw()
+                self._another.warn_if_empty(held)
+        if self._notes.note(number, held, self._indices):
+            self._indices = iter(())  # not asked again, because a sampler may start over at its end
         if not held:
             raise StopIteration
         index, self._given = held[0], number

@@ -1,4 +1,4 @@
-"""The state of a loader: one dict of JSON types, in which `streams`, `sampler_state` and `next` may be nested.
+"""The state of a loader: one dict of JSON types, in which `streams` and `sampler_state` may be nested.
 A dict is refused that is no state, was changed, or has another version.
 
 Place._state() in place.py makes it, in mid-epoch by Epoch.state() in epoch.py.  Place.load() loads it.  NOTE [ Place ]
@@ -24,7 +24,7 @@ _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_s
 class State:
     """A loader's place.  The fields are the keys of its dict, which has a version as well.
 
-    In the user's dict, `sampler_state`, `streams` and `next` are in tuples of one element: nested_in_tuples().
+    In the user's dict, `sampler_state` and `streams` are in tuples of one element: nested_in_tuples().
 
     Attributes:
         epoch: The number of the epoch that is under way, or of the next one.
@@ -60,7 +60,6 @@ class State:
             batch, or at its end.  Between epochs, its state before the next one, or None if each epoch begins as the
             dataset is made.
         latest: The worker that has given the last batch; -1: none has.
-        next: The state of the epoch after this one, if that began early.  Its draws are not repeated.
     """
 
     epoch: int = 0
@@ -85,7 +84,6 @@ class State:
     workers: int | None = None
     streams: Any = None
     latest: int = -1
-    next: dict[str, Any] | None = None
 
     @property
     def draws_again(self) -> bool:
@@ -106,7 +104,7 @@ _ADDED = {"used_up": False}  # fields that states of the first release lack
 _MOST = 1 << 63
 _COUNTS = ("epoch", "batches", "samples", "ranks", "served")
 _TEXTS = ("loader_generator", "sampler_generator", "global_generator")
-_SHAPED = ("sampler_state", "streams", "next")
+_SHAPED = ("sampler_state", "streams")
 _SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
 
 
@@ -131,8 +129,6 @@ def state_of(given: Any) -> State:
             "shmloader that saved it."
         )
     found = {name: given[name] for name in _NAMES}
-    if found["next"] is not None:
-        state_of(found["next"])
     for name, value in found.items():
         _check(name, value)
     found["beyond"] = tuple(map(tuple, found["beyond"]))

@@ -92,19 +92,16 @@ def first_batch(evidence: Evidence) -> Cause | None:
     if first.count < 2 or evidence.first_share < 0.5 or rest >= 0.25:
         return None
     settings = evidence.settings
-    can_prefetch = evidence.stats.why_not_ring is None and settings.in_order and not settings.is_stream
     if not settings.num_workers:
         change = "num_workers=2, persistent_workers=True, so that the first batch is made before the loop asks for it"
     elif not settings.persistent_workers:
         change = "persistent_workers=True, so that workers and what they have opened live on"
-        if can_prefetch:
-            change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
-    elif not settings.prefetch_epochs and can_prefetch:
-        change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
     elif evidence.stats.why_not_ring is not None:
         change = "have workers open and read less before their first batch"
     else:
-        change = "call loader.start() before your work between the epochs, or before you load the model"
+        change = "call iter(loader) before your work between the epochs, or before you load the model"
+        if settings.num_workers > 1 and settings.can_be_cut and settings.in_order and not settings.is_stream:
+            change = f"{smaller_chunks(evidence)}, so that all workers make the first batch; or {change}"
     each = evidence.stats.starting_s / first.count
     return Cause(
         "first_batch",
@@ -181,11 +178,10 @@ def no_workers(evidence: Evidence) -> Cause | None:
     needed = math.ceil(evidence.wait_s / evidence.step_s) if evidence.step_s else most
     count = max(1, min(needed, most))
     best = max(evidence.step_s, evidence.wait_s / count)
-    persists = ", persistent_workers=True" if evidence.settings.prefetch_epochs else ""  # required with workers
     return Cause(
         "workers",
         f"batches are made in this process, {ms(evidence.wait_s)} each, while your loop waits",
-        f"num_workers={count}{persists}{shared(evidence)}",
+        f"num_workers={count}{shared(evidence)}",
         f"up to {rate(1 / best)}, now {rate(evidence.stats.batches_per_s)}; {plural(needed, 'worker')} would feed "
         f"this loop, and this machine has {plural(evidence.cores, 'core')}",
         True,

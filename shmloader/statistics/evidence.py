@@ -30,7 +30,7 @@ class Settings:
     """The settings of a loader.
 
     Attributes:
-        num_workers, prefetch_factor, spare_slots, schedule, chunk_size, persistent_workers, prefetch_epochs: Options.
+        num_workers, prefetch_factor, spare_slots, schedule, chunk_size, persistent_workers: Options.
         device: Where batches are delivered; None: on the CPU.
         dataset: Its class's name.
         is_stream: Whether it is an IterableDataset.
@@ -47,7 +47,6 @@ class Settings:
     schedule: str = "round_robin"
     chunk_size: int | None = None
     persistent_workers: bool = False
-    prefetch_epochs: bool = False
     device: str | None = None
     dataset: str = "Dataset"
     is_stream: bool = False
@@ -243,7 +242,6 @@ def settings_of(loader: Any) -> Settings:
         schedule=options.schedule,
         chunk_size=options.chunk_size,
         persistent_workers=loader.persistent_workers,
-        prefetch_epochs=options.prefetch_epochs,
         device=None if options.device is None else str(options.device),
         dataset=type(loader.dataset).__name__,
         is_stream=isinstance(loader.dataset, IterableDataset),

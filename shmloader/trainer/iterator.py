@@ -73,7 +73,7 @@ from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
-from shmloader.trainer import closing, start
+from shmloader.trainer import closing
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
@@ -96,7 +96,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _shutdown = True
     _ended = True  # workers, threads and memory are gone
     is_dying = False  # set by in_del()
-    is_unasked = False  # start() began the epoch, and iter() has not returned it yet: start.py
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     stays = False  # slots may not move, because other processes map them: readers/taken.py
@@ -181,7 +180,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._pinning = Pinning(self._ring, device, options.strict_pinning, private)
             reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
-        self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
+        self._conductor = Conductor(place, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
@@ -206,7 +205,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "init_fn": self._worker_init_fn,
                 "num_workers": int(self._num_workers),  # for get_worker_info(): a WorkerCount is ours
                 "seeds_samples": self._schedule.seeds_samples,
-                "persists": loader.persistent_workers,
                 "stride": self._schedule.stride,
                 "numbers": Numbers(self._dataset),
                 "dataset_epoch": dataset_epoch(self._dataset) if self._streams else None,
@@ -243,9 +241,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             )
         try:
             self._steps.beginning = threading.get_ident()
-            is_started = start.is_asked_for(loader, self)  # if it closes this iterator, its error says why
             with self._unless_closed():
-                self._begin(loader, first_iter, is_started)
+                self._begin(loader, first_iter)
         finally:
             self._steps.beginning = 0
 
@@ -253,19 +250,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """If other code closes the iterator within this `with`, the error names that."""
         return closing.naming_it(lambda: self._delivery.closed)
 
-    def _begin(self, loader: DataLoader[Any], first_iter: bool, is_started: bool) -> None:
-        self._delivery.interrupted = self.is_unasked = False
+    def _begin(self, loader: DataLoader[Any], first_iter: bool) -> None:
+        self._delivery.interrupted = False
         self._ring.slots.wake()
-        if is_started:
-            return
-        if self._conductor.holds_next():
-            self._steps.drain(next_too=False)  # of an epoch that was left half-way
-            self._conductor.turn()
-            self._show(loader)
-            self._steps.begin()
-            return
         self._keep_states()
-        self._steps.drain()
+        self._steps.drain()  # of an epoch that was left half-way
         self._conductor.begin(first_iter)
         self._show(loader)
         self._steps.begin()
@@ -279,8 +268,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._IterableDataset_len_called = loader._IterableDataset_len_called
 
     def __next__(self) -> Any:
-        if self.is_unasked:
-            raise StopIteration
         if profiler._is_profiler_enabled:
             with profiler.record_function(self._profile_name):
                 batch = self._next_data()
@@ -384,11 +371,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 return
             try:
                 if self._worker_set is not None:
-                    try:
-                        self._conductor.drop_next()  # may call the user's sampler
-                    finally:
-                        self._ring.alarm()  # ends the wait of another thread
-                        self._worker_set.stop()
+                    self._ring.alarm()  # ends the wait of another thread
+                    self._worker_set.stop()
             finally:
                 self._worker_pids_set = False
                 self._give_back()

@@ -8,7 +8,6 @@ next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was ope
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -54,24 +53,11 @@ class Schedule(Protocol):
     def attach(self, ring: TrainerSide) -> None:
         """Use this ring from now on."""
 
-    def look_further(self, epoch: Epoch) -> None:
-        """Set how many batches may be under way, now that another one of this epoch is to be opened."""
-
     def open(self, epoch: Epoch, index: Any) -> bool:
         """Open the next batch of an epoch, for which its source gave `index`; false if there is no room for it now.
 
         If the ring opens windows, `index` is a list: what the source gave for several batches.
         """
-
-
-def usual_of(loader: Any, options: Options) -> int:
-    """How many batches are under way before the first one shows how large they are.
-
-    With prefetch_epochs, those of several epochs may be, so the length of one bounds nothing.
-    """
-    if options.prefetch_epochs:
-        return operator.index(loader.num_workers * loader.prefetch_factor)
-    return most_under_way(loader)
 
 
 class _Attached:
@@ -91,9 +77,6 @@ class _Attached:
         self._ring = ring
         ring.most = self.size.at_first
 
-    def look_further(self, epoch: Epoch) -> None:
-        """As many as at first."""
-
     def _seed_next(self, epoch: Epoch) -> int:
         """The seed of the batch of this epoch that is opened next."""
         return further(epoch.sample_seed, epoch.samples * self.stride)
@@ -105,7 +88,7 @@ class RoundRobin(_Attached):
     def __init__(self, loader: Any, options: Options) -> None:
         self._workers: int = loader.num_workers
         self._seeds(loader, options)
-        batches = usual_of(loader, options)
+        batches = most_under_way(loader)
         self.size = Size(batches, batches, batches, options.ring_memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
@@ -123,7 +106,7 @@ class InTurn(_Attached):
         self._workers: int = loader.num_workers
         self._in_order: bool = loader.in_order
         self._none_ended = [False] * self._workers
-        batches = usual_of(loader, options)
+        batches = most_under_way(loader)
         self.size = Size(batches, batches, batches, options.ring_memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
@@ -154,7 +137,7 @@ class _Further(_Attached):
             self._furthest = least
         self._seeds(loader, options)
 
-    def look_further(self, epoch: Epoch) -> None:
+    def _look_further(self, epoch: Epoch) -> None:
         """After the 1st, 2nd, 4th, 8th batch and so on, set how many may be under way, by the largest one so far."""
         ring = self._ring
         came = epoch.reading.taken
@@ -171,7 +154,7 @@ class Steal(_Further):
     """
 
     def __init__(self, loader: Any, options: Options) -> None:
-        batches = usual_of(loader, options)
+        batches = most_under_way(loader)
         super().__init__(loader, options, batches, batches)
         # "auto" would ask whether /dev/shm has room for all slots, though the additional ones may never be filled
         memory: RingMemory = (
@@ -180,7 +163,7 @@ class Steal(_Further):
         self.size = Size(self._furthest, self._furthest, batches, memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        self.look_further(epoch)
+        self._look_further(epoch)
         self._ring.open(ANY, index, self._seed_next(epoch))
         return True
 
@@ -205,7 +188,7 @@ class Chunks(_Further):
         size: Any = attribute(loader.batch_sampler, "batch_size")
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
-        usual = usual_of(loader, options)
+        usual = most_under_way(loader)
         super().__init__(loader, options, max(LEAST_CHUNKED, -(-usual // chunks)), max(LEAST_CHUNKED, usual))
         # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
         memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory
@@ -213,7 +196,7 @@ class Chunks(_Further):
         self.size = Size(entries, self._furthest, self._least, memory)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        self.look_further(epoch)
+        self._look_further(epoch)
         ring = self._ring
         # A batch without samples cannot be cut into rows.  It is one task, since the collate function must see it.
         chunks = cut(list(index), self._chunk_size, ring.entries // LEAST_CHUNKED)
@@ -237,7 +220,7 @@ class ByPlace(_Attached):
         workers: int = loader.num_workers
         self._seeds(loader, options)
         self._places = Places(options.group_by, loader.dataset)
-        self._window = max(2, min(usual_of(loader, options), MOST_TASKS // 2 // workers))
+        self._window = max(2, min(most_under_way(loader), MOST_TASKS // 2 // workers))
         least = 2 * workers * self._window  # tasks, because each worker may have some of each batch
         size: Any = attribute(loader.batch_sampler, "batch_size")
         rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS

@@ -26,9 +26,6 @@ class ConductorSide(Protocol):
     of Python for each batch.
     """
 
-    def begin_next(self) -> None:
-        """Begin the epoch after the ring's current one, unless it cannot be begun yet."""
-
 
 class ReaderSide(Protocol):
     """Takes batches: Delivery in delivery.py."""

@@ -102,7 +102,6 @@ class Worker:
         epoch_seed: the seed of the first epoch.
         look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
-        persists: whether it may make another epoch after the first one.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
         watches_states: whether it warns if its stream's states take long.  One worker does, once for a loader.
     """
@@ -120,7 +119,6 @@ class Worker:
         init_fn: Callable[[int], Any] | None,
         num_workers: int,
         seeds_samples: bool,
-        persists: bool,
         stride: int,
         dataset_epoch: int | None,
         left: list[Left] | None,
@@ -151,8 +149,6 @@ class Worker:
         self._ahead: LookAhead | None = None
         self._is_over = False  # whether the stream has ended in this epoch
         self._epoch: int | None = None  # None before the first, which may have any number
-        self._keeps_before = persists and not seeds_samples
-        self._before: bytes | None = None  # the random states before that epoch
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin; it comes in place of the first batch
@@ -186,7 +182,6 @@ class Worker:
             init_fn=None,
             num_workers=ring.workers,
             seeds_samples=False,
-            persists=False,
             stride=1,
             dataset_epoch=None,
             left=None,
@@ -223,8 +218,6 @@ class Worker:
         if self._taking_over:
             self._take_over()
         if ring.epoch != self._epoch:
-            if self._keeps_before:
-                self._undo_what_was_drawn()
             if self._epoch is not None:  # otherwise it has begun in __init__
                 self._begin(ring.dataset_epoch, ring.epoch_seed)
             self._epoch = ring.epoch
@@ -255,12 +248,6 @@ class Worker:
         left = self._ring.recall()
         if left is not None:
             random_states.restore(left)
-
-    def _undo_what_was_drawn(self) -> None:
-        """If the last epoch began early and is not the user's, restore the random states of its beginning."""
-        if self._before is not None and self._ring.drops and self._epoch == self._ring.epoch - 1:
-            random_states.restore(self._before)
-        self._before = random_states.states()
 
     def _begin(
         self, number: int | None, seed: int, init_fn: Callable[[int], Any] | None = None, left: Left | None = None

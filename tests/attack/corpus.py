@@ -23,13 +23,13 @@ def _resumed(batches: int) -> tuple[Do, ...]:
 
 
 def _changed(what: str, order: str, **options: Any) -> Program:
-    """An epoch, a change of the sampler, and an epoch that is prefetched before the change."""
+    """An epoch, a change of the sampler, and two epochs more, of workers that persist."""
     actions = (BEGIN, REST, Do("change", what=what), BEGIN, REST, BEGIN, REST)
     if order == "distributed":
         first, change, *rest = Do("set epoch", 0), actions[2], *actions[3:]
         actions = (first, BEGIN, REST, change, Do("set epoch", 1), *rest)
     program = Program(order=Order(order), actions=actions)
-    return program.with_options(num_workers=1, persistent_workers=True, prefetch_epochs=True, **options)
+    return program.with_options(num_workers=1, persistent_workers=True, **options)
 
 
 def _hooked(what: str, *actions: Do, **options: Any) -> Program:
@@ -103,17 +103,14 @@ CORPUS: dict[str, Program] = {
     "a stream without a state raises at the end of a batch": _of(
         Data("stream", 16, habit="raises", at=2), _resumed(4), num_workers=1
     ),
-    "the next epoch is prefetched: weights": _changed("weights", "weighted"),
-    "the next epoch is prefetched: weights in place": _changed("weights in place", "weighted"),
-    "the next epoch is prefetched: indices": _changed("indices", "subset"),
-    "the next epoch is prefetched: seed": _changed("seed", "distributed"),
-    "the next epoch is prefetched: shuffle": _changed("shuffle", "distributed"),
-    "the next epoch is prefetched: batch_size": _changed("batch_size", "in order"),
-    "the next epoch is prefetched: length": _changed("length", "shuffle"),
-    "the next epoch is prefetched: an attribute": _changed("flag", "own"),
-    "a list is the sampler, and the epoch begins early": _of(
-        Data(), (Do("start"), BEGIN, REST, BEGIN, REST), "list", num_workers=1
-    ),
+    "workers persist, and the sampler is changed: weights": _changed("weights", "weighted"),
+    "workers persist, and the sampler is changed: weights in place": _changed("weights in place", "weighted"),
+    "workers persist, and the sampler is changed: indices": _changed("indices", "subset"),
+    "workers persist, and the sampler is changed: seed": _changed("seed", "distributed"),
+    "workers persist, and the sampler is changed: shuffle": _changed("shuffle", "distributed"),
+    "workers persist, and the sampler is changed: batch_size": _changed("batch_size", "in order"),
+    "workers persist, and the sampler is changed: length": _changed("length", "shuffle"),
+    "workers persist, and the sampler is changed: an attribute": _changed("flag", "own"),
     "a sampler is its own iterator": _of(Data(), (BEGIN, REST, BEGIN, REST), "itself", None, num_workers=1),
     "a batch sampler is its own iterator, resumed": _of(
         Data(), (BEGIN, SAVE, RESUME, BEGIN, REST), "itself in batches", num_workers=1

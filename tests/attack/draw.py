@@ -58,9 +58,9 @@ def _program(drawn: random.Random) -> Program:
     special = _some(drawn, 0.4, scenes, None)
     if special:
         return _some(drawn, 0.12, [_hooked], _as_it_is)(drawn, special(drawn, program))
-    program = _some(drawn, 0.25, [_prefetched, _forking], _as_it_is)(drawn, program)
+    program = _some(drawn, 0.25, [_lasting, _forking], _as_it_is)(drawn, program)
     actions: list[Do] = []
-    changes = bool(program.get("prefetch_epochs"))
+    changes = bool(program.get("persistent_workers"))
     for number in range(drawn.randint(1 + changes, 3)):
         actions += _epoch(drawn, program, number, 0.6 if changes and number else 0.2)
     return _some(drawn, 0.12, [_hooked], _as_it_is)(drawn, replace(program, actions=tuple(actions)))
@@ -72,11 +72,11 @@ def _hooked(drawn: random.Random, program: Program) -> Program:
     actions = [*program.actions]
     if hook in ITERATORS and program.workers:
         program = replace(program, loader="").with_options(**dict.fromkeys(OURS_ALONE))
-        actions = [do for do in actions if do.verb not in ("save", "resume", "start", "close", "close iterator")]
+        actions = [do for do in actions if do.verb not in ("save", "resume", "close", "close iterator")]
     if hook in FETCHERS:
         gone = ("on_bad_sample", "max_bad_samples", "chunk_size", "sample_seeds", "schedule")
         program = program.with_options(**dict.fromkeys(gone))
-    begins = [place for place, do in enumerate(actions) if do.verb in ("begin", "start", "set epoch")]
+    begins = [place for place, do in enumerate(actions) if do.verb in ("begin", "set epoch")]
     at = _some(drawn, 0.3, begins[:2], 0)
     later = [place for place in begins if place > at and any(do.verb == "begin" for do in actions[at:place])]
     if drawn.random() < 0.3 and later:  # behind something that the hook had an effect on
@@ -111,7 +111,6 @@ def _options(drawn: random.Random, stream: bool, data: Data) -> dict[str, Any]:
             "schedule": often(0.2, "steal"),
             "chunk_size": often(0.2, 1, 2, 3),
             "sample_seeds": often(0.2, True),
-            "prefetch_epochs": often(0.5, True) if options["persistent_workers"] else None,
             "on_worker_death": "respawn" if data.habit == "exits once" else often(0.1, "respawn"),
         }
         if data.habit in ("raises", "raises odd") and drawn.random() < 0.3:
@@ -123,13 +122,11 @@ def _as_it_is(drawn: random.Random, program: Program) -> Program:
     return program
 
 
-def _prefetched(drawn: random.Random, program: Program) -> Program:
-    """The same with epochs that are prefetched, and a sampler that can be changed between them."""
+def _lasting(drawn: random.Random, program: Program) -> Program:
+    """The same with workers that persist, and a sampler that can be changed between their epochs."""
     order = drawn.choice(sorted({kind for kinds in rules.CHANGES_OF.values() for kind in kinds}))
     program = replace(program, data=replace(program.data, kind="rows"), order=Order(order))
-    return program.with_options(
-        num_workers=program.workers or 1, persistent_workers=True, prefetch_epochs=True, in_order=None
-    )
+    return program.with_options(num_workers=program.workers or 1, persistent_workers=True, in_order=None)
 
 
 def _forking(drawn: random.Random, program: Program) -> Program:
@@ -144,9 +141,9 @@ def _forking(drawn: random.Random, program: Program) -> Program:
 
 _OF_WORKERS = (
     *("prefetch_factor", "persistent_workers", "timeout", "spare_slots", "ring_memory", "max_ring_bytes"),
-    *("prefetch_epochs", "on_worker_death"),
+    "on_worker_death",
 )
-_OF_ROWS = ("schedule", "chunk_size", "sample_seeds", "prefetch_epochs", "on_worker_death", "on_bad_sample")
+_OF_ROWS = ("schedule", "chunk_size", "sample_seeds", "on_worker_death", "on_bad_sample")
 BEGIN, REST, SAVE = Do("begin"), Do("rest"), Do("save")
 
 
@@ -349,8 +346,6 @@ def _epoch(drawn: random.Random, program: Program, number: int, changing: float 
     if drawn.random() < changing:
         changes = [what for what, kinds in rules.CHANGES_OF.items() if program.order.kind in kinds]
         actions += [Do("change", what=drawn.choice(changes))] if changes else []
-    if program.workers and drawn.random() < 0.15:
-        actions.append(Do("start"))
     if drawn.random() < 0.6 and (program.order.kind in DISTRIBUTED or "of epoch" in program.data.kind):
         actions.append(Do("set epoch", _some(drawn, 0.2, range(4), number)))
     actions.append(Do("begin"))

@@ -169,7 +169,6 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
     if program.may_lack_memory and any(event[:2] == ("raised", "iter()") for event in mine):
         return None
-    mine = _without_start(mine)
     if program.order.kind in ("raising", "odd batches") and any(event[:2] == ("raised", "iter()") for event in mine):
         return None  # the first batches are opened in iter(), so that raises what opening them raises, as in torch
     if program.order.kind == "raising" and raises_elsewhere(program):
@@ -255,12 +254,6 @@ def _more(mine: list[Any], its: list[Any]) -> list[Any]:
     return found
 
 
-def _without_start(events: list[Any]) -> list[Any]:
-    """The events without what start() raised, where iter() raised it as well."""
-    again = [("raised", "iter()", *event[2:]) for event in events if event[:2] == ("raised", "start()")]
-    return [e for e in events if e[:2] != ("raised", "start()") or again[0] not in events]
-
-
 def _without_replaced(mine: list[Any], its: list[Any]) -> list[Any]:
     """The batches of mine, and what was expected where an error of the sampler took a batch's place."""
     expected = [event for event in its if event[0] == "batch"]
@@ -318,9 +311,7 @@ def _epochs(events: list[Any]) -> list[list[Any]]:
 
 def _draws_alike(program: Program) -> bool:
     """Whether the trainer draws what torch's does by the end of the program."""
-    if any(
-        program.get(name) for name in ("prefetch_epochs", "schedule", "chunk_size", "on_bad_sample", "sample_seeds")
-    ):
+    if any(program.get(name) for name in ("schedule", "chunk_size", "on_bad_sample", "sample_seeds")):
         return False
     if any(map(program.resumes, ("workers", "generator", "ranks"))):
         return False

@@ -76,14 +76,12 @@ def _options(program: Program) -> str | None:
     if program.is_stream and data.kind in OF_STREAMS:
         if program.order.kind != "in order":
             return "a stream has no sampler"
-        refused = ("chunk_size", "sample_seeds", "prefetch_epochs", "on_bad_sample", "on_worker_death")
+        refused = ("chunk_size", "sample_seeds", "on_bad_sample", "on_worker_death")
         if get("schedule") or any(get(name) for name in refused):
             return "refused for streams"
-    ordered = ("schedule", "chunk_size", "sample_seeds", "prefetch_epochs")
+    ordered = ("schedule", "chunk_size", "sample_seeds")
     if get("in_order") is False and any(get(name) for name in ordered):
         return "refused out of order"
-    if get("prefetch_epochs") and not get("persistent_workers"):
-        return "refused"
     if get("chunk_size") and (program.batch_size is None or program.collate or data.form in NEED_COLLATE):
         return "refused"
     if "views" in (data.form, *program.collate.split("_")) and (data.habit or program.batch_size is None):
@@ -133,7 +131,7 @@ def _loader(program: Program) -> str | None:
         return None
     if not program.workers or any(program.get(name) for name in OURS_ALONE):
         return "refused off the ring"
-    if program.does("save", "resume", "start", "close", "close iterator"):
+    if program.does("save", "resume", "close", "close iterator"):
         return "only our iterators can do that"
     return None
 
@@ -167,7 +165,7 @@ def _epochs(program: Program) -> str | None:
         return "nothing to call"
     if program.order.kind == "calls set_epoch twice" and data.kind != "rows of epoch":
         return "a worker whose first sample has the second number does not count the first"
-    if calls and (program.does("set epoch", "resume", "start", "nest", "copy", "pickle") or get("prefetch_epochs")):
+    if calls and program.does("set epoch", "resume", "nest", "copy", "pickle"):
         return "which of two numbers is the last, or how often the sampler was asked"
     if data.kind == "rows whose epoch seeds" and (seeds_samples(program) or get("on_bad_sample")):
         return "its own seeds are not those of its samples"
@@ -183,7 +181,7 @@ def _epochs(program: Program) -> str | None:
     if get("persistent_workers") and program.order.kind in (*DRAWS, "raising", "odd batches"):
         return "the twin has no workers, and draws a base seed for each epoch"
     if data.kind == "rows whose epoch counts" and get("persistent_workers"):
-        if program.workers > 1 or get("prefetch_epochs"):
+        if program.workers > 1:
             return "a worker that makes nothing in an epoch does not count it"
         if any(one.verb == other.verb == "set epoch" for one, other in itertools.pairwise(sets)):
             return "nothing is made between two numbers"
@@ -203,16 +201,13 @@ def _samples(program: Program) -> str | None:
         return "draws depend on who made the batch"
     if data.noise and program.does("resume") and not seeds_samples(program):
         return "draws do not go on where samples are not seeded"
-    drawn = data.noise or program.order.kind in DRAWS
-    if get("prefetch_epochs") and drawn and program.does("close", "close iterator", "nest"):
-        return "what was drawn for the next epoch stays drawn when its workers end"
     if data.noise and data.habit.startswith("raises") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
         return "nobody replaces the worker"
     if data.habit == "exits once" and (program.is_stream and data.kind in OF_STREAMS):
         return "nobody replaces the worker of a stream"
-    if data.habit == "raises once" and (get("chunk_size") or program.does("start", "nest", "close", "pickle")):
+    if data.habit == "raises once" and (get("chunk_size") or program.does("nest", "close", "pickle")):
         return "which copy of a sample is the first"
     if data.habit == "raises once" and program.order.kind in ("replacement", "weighted"):
         return "which of the batches with that sample is the first"
@@ -228,8 +223,6 @@ def _samples(program: Program) -> str | None:
         return "the twin is one of ours, and has other ranks"
     if data.kind in COUNT and data.habit.startswith("raises") and program.does("resume"):
         return "the generator that raised is over, and the one that is made behind the error goes on"
-    if data.habit == "raises once" and get("prefetch_epochs"):
-        return "which epoch is the first"
     if get("on_bad_sample") and data.habit not in ("raises", "raises odd"):
         return "nothing is bad"
     if get("on_bad_sample") and program.workers == 0:
@@ -260,7 +253,7 @@ def _samples(program: Program) -> str | None:
 def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
     open_, midway, saved, fresh, nested, another = False, False, False, False, False, False
-    lost_midway = moved = resumed = started = was_begun = False
+    lost_midway = moved = was_begun = False
     shortened = took = 0
     keeps = program.order.kind in STATEFUL or program.data.kind in COUNT
     persistent = bool(program.get("persistent_workers"))
@@ -283,7 +276,7 @@ def _actions(program: Program) -> str | None:
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
                 return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
             open_, midway, fresh, nested, took = True, True, False, False, 0
-            started, was_begun = False, True
+            was_begun = True
         elif verb in ("take", "rest", "take in thread", "fork") and not open_ and verb != "fork":
             return "no iterator"
         elif verb == "rest":
@@ -308,7 +301,7 @@ def _actions(program: Program) -> str | None:
                 return "its order is another one without shuffle, and the same"
             if moved and (program.order.kind != "distributed" or not action.count):
                 return "no ranks"
-            open_, midway, fresh, nested, resumed = False, lost_midway, True, False, True
+            open_, midway, fresh, nested = False, lost_midway, True, False
             workers = {"workers": action.count, "generator": program.workers}.get(action.what, workers)
             if action.what == "generator" and not midway:
                 return "between epochs, another generator is the user's wish"
@@ -324,12 +317,6 @@ def _actions(program: Program) -> str | None:
             open_ = False
             if verb in ("close", "drop") and midway and persistent:
                 pass
-        elif verb == "start":
-            if midway or not workers:
-                return "start() wants to be between epochs"
-            started = True
-            if keeps:
-                return "torch does not start early"
         elif verb == "set epoch" and (
             midway
             or fresh
@@ -338,15 +325,13 @@ def _actions(program: Program) -> str | None:
             or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"
-        elif verb == "set attribute" and (midway or fresh or started):
+        elif verb == "set attribute" and (midway or fresh):
             return "workers have their copy"
-        elif verb in ("hook", "unhook") and (midway or started or saved or (persistent and was_begun)):
+        elif verb in ("hook", "unhook") and (midway or saved or (persistent and was_begun)):
             return "workers keep what they have inherited, and a crash puts back what was replaced"
         elif verb == "change":
             if midway or program.order.kind not in CHANGES_OF[action.what]:
                 return "nothing to change"
-            if resumed and program.get("prefetch_epochs") and program.order.kind in DRAWS:
-                return "what was drawn for an epoch that was prefetched at the save stays drawn"
             if action.what == "batch_size" and program.batch_size is None:
                 return "no batches"
             if action.what in ("weights", "weights in place") and program.data.length < 2:

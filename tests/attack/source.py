@@ -28,7 +28,6 @@ _OURS: dict[str, list[str]] = {
     "close": ["loader.close()"],
     "close iterator": ["log.close(it)"],
     "save": ["saved = log.save(loader)"],
-    "start": ["log.attempt('start()', loader.start)"],
     "set epoch": ["loader.set_epoch({count}); log.epoch = {count} - 1"],
     "set attribute": ["loader.dataset.attribute = {count}"],
     "copy": ["loader = copy.copy(loader)"],
@@ -45,7 +44,6 @@ _TORCHS: dict[str, list[str]] = {
     "close iterator": [],
     "save": [],
     "resume": [],
-    "start": [],
     "set epoch": ["for part in (loader.sampler, loader.dataset): getattr(part, 'set_epoch', int)({count})"],
 }
 CHANGES: dict[str, str] = {
@@ -118,7 +116,7 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     if action.what == "workers":
         other = program.with_options(num_workers=action.count)
         if not action.count:
-            gone = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout", "prefetch_epochs"))
+            gone = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout"))
             other = other.with_options(**gone)
         lines += make(other, OURS)
     elif action.what == "generator":

@@ -374,6 +374,6 @@ def test_drawn_programs_make_sense_and_are_drawn_again() -> None:
     assert all(rules.why_not(program) is None for program in programs)
     assert all(eval(short(program)) == program for program in programs)
     features = set(itertools.chain(*(program.features() for program in programs)))
-    assert {"workers", "no workers", "does: resume", "does: start", "data: stream", "order: weighted"} <= features
+    assert {"workers", "no workers", "does: resume", "data: stream", "order: weighted"} <= features
     assert any(feature.startswith("does: hook") for feature in features)
     assert {"order: used up", "order: itself with state", "does: resume seed", "data: stream of epoch"} <= features

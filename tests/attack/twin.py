@@ -13,7 +13,6 @@ OURS_ALONE = (
     "schedule",
     "chunk_size",
     "sample_seeds",
-    "prefetch_epochs",
     "max_ring_bytes",
     "on_bad_sample",
     "max_bad_samples",
@@ -31,7 +30,7 @@ def seeds_samples(program: Program) -> bool:
 
 def raises_elsewhere(program: Program) -> bool:
     """Whether a sampler is asked earlier than torch's loader asks it, so that its error takes another batch's place."""
-    return bool(program.get("schedule") or program.get("chunk_size") or program.get("prefetch_epochs"))
+    return bool(program.get("schedule") or program.get("chunk_size"))
 
 
 def is_compared_with_ours(program: Program) -> bool:
@@ -104,5 +103,5 @@ def _without_workers(program: Program) -> Program:
 
 
 def _undisturbed(program: Program) -> list[Do]:
-    left_out = ("save", "resume", "start", "close iterator")
+    left_out = ("save", "resume", "close iterator")
     return [do for do in without_lost(program.actions) if do.verb not in left_out]

@@ -35,7 +35,7 @@ from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER
 from shmloader.system.call_stacks import TELL
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
 
-RING_VERSION = 12  # of atomics.h
+RING_VERSION = 14  # of atomics.h
 
 
 class Pictures(Dataset[torch.Tensor]):
@@ -151,7 +151,7 @@ def bogus(workers: int, label: bytes = b"") -> Iterator[int]:
     try:
         os.ftruncate(fd, HEADER_BYTES + workers * (WORKER_BYTES + ENTRY_BYTES + PAYLOAD_BYTES))
         words = (0x676E69726D6873, RING_VERSION, workers, workers, workers, 1, 1)
-        os.pwrite(fd, struct.pack("<QIIIIII24x32xQQ", *words, 1, os.getpid()), 0)
+        os.pwrite(fd, struct.pack("<QIIIIII8x32xQQ", *words, 1, os.getpid()), 0)
         os.pwrite(fd, label, HEADER_BYTES - 128)
         yield fd
     finally:

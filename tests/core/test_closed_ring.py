@@ -23,7 +23,6 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.format": (),
     "ring.has_room": (),
     "ring.begin_epoch": (),
-    "ring.begin_next": (None,),
     "ring.states": (),
     "ring.open": (0, 1),
     "ring.open_chunks": ([0], [[1]]),
@@ -60,9 +59,6 @@ RAISE: dict[str, tuple[Any, ...]] = {
 }
 # These do nothing, or look at no shared word; and what they return then.
 QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "ring.comes": ((None,), None),
-    "ring.turn": ((), None),
-    "ring.drop_next": ((), None),
     "ring.stop": ((), None),
     "ring.wait": ((), False),
     "ring.alarm": ((), None),

@@ -63,7 +63,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "on_device": (first, {"device": "cpu"}, "halve"),
     "strict_pinning": (True, {}, None),
     "sample_seeds": (True, {}, 1),
-    "prefetch_epochs": (True, {"persistent_workers": True}, 1),
     "on_bad_sample": ("skip", {}, "ignore"),
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "look_ahead": (1, {}, -1),
@@ -193,10 +192,9 @@ def test_patch_torch_gives_it_and_takes_it_over(name: str) -> None:
     value, needs, _ = VALUES[name]
     torchs = {key: needed for key, needed in needs.items() if key not in DEFAULTS}
     ours = {**{key: needed for key, needed in needs.items() if key in DEFAULTS}, name: value}
-    if name != "prefetch_epochs":  # which patch_torch() cannot promise: it needs an option of torch's
-        with shmloader.patch_torch(**ours):
-            given = torch.utils.data.DataLoader(range(8), num_workers=1, **torchs)  # type: ignore[arg-type]
-            assert getattr(given, name) == value
+    with shmloader.patch_torch(**ours):
+        given = torch.utils.data.DataLoader(range(8), num_workers=1, **torchs)  # type: ignore[arg-type]
+        assert getattr(given, name) == value
     dataset = torch.utils.data.TensorDataset(torch.arange(8))
     made = shmloader.DataLoader(dataset, num_workers=1, **torchs, **ours)
     with shmloader.patch_torch():

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
     pytest.mark.filterwarnings("ignore:.*same order again"),
     pytest.mark.filterwarnings("ignore:.*has no state_dict"),
-    pytest.mark.filterwarnings("ignore:prefetch_epochs=True does nothing"),
 ]
 LENGTH = 4
 
@@ -225,7 +224,7 @@ def test_each_name_that_raises_counts_as_absent(place: str) -> None:
 
 WITH_WORKERS: list[Any] = [
     {"num_workers": 2},
-    {"num_workers": 2, "persistent_workers": True, "prefetch_epochs": True},
+    {"num_workers": 2, "persistent_workers": True},
     {"num_workers": 2, "schedule": "steal", "on_bad_sample": "skip"},
     {"num_workers": 2, "chunk_size": 1},
     {"num_workers": 2, "look_ahead": 2, "device": "cpu"},
@@ -233,7 +232,7 @@ WITH_WORKERS: list[Any] = [
 NOT_FOR = {
     "sampler without batches": ("chunk_size", "on_bad_sample"),
     "collate function": ("chunk_size",),
-    **dict.fromkeys(("stream", "iterator"), ("chunk_size", "schedule", "prefetch_epochs", "look_ahead")),
+    **dict.fromkeys(("stream", "iterator"), ("chunk_size", "schedule", "look_ahead")),
 }
 
 

@@ -210,7 +210,7 @@ def test_options_that_make_samples_one_by_one_are_errors(
 
 def test_other_options_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Negating)
-    options = {"on_worker_death": "respawn", "prefetch_epochs": True, "persistent_workers": True, "spare_slots": 1}
+    options = {"on_worker_death": "respawn", "persistent_workers": True, "spare_slots": 1}
     with shmloader.DataLoader(Numbers(), batch_size=4, num_workers=1, **options) as loader:
         assert is_negative(epochs(loader)) and loader.rides_ring
 

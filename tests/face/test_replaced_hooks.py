@@ -200,17 +200,6 @@ def test_a_state_counts_in_a_class_that_calls_torchs_iter_of_a_process_without_o
     assert (ran.out.strip(), ran.status) == ("2", 0), ran.err
 
 
-@pytest.mark.parametrize("hook", ["_get_iterator", "instance"])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_an_epoch_that_start_began_goes_through_a_hook(
-    hook: str, persistent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"num_workers": 1, "persistent_workers": persistent}
-    with hooked(monkeypatch, HOOKS[hook], shmloader.DataLoader, **options) as loader:
-        loader.start()
-        assert is_doubled(epochs(loader)) and loader.rides_ring
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_on_a_device_go_through_a_hook(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"num_workers": workers, "device": "cpu", "on_device": lambda batch: batch + 1}

@@ -131,15 +131,13 @@ def test_loaders_with_different_options_are_a_warning() -> None:
 
 
 def test_an_option_that_it_cannot_have_is_left_out_with_a_warning() -> None:
-    loader = shmloader.DataLoader(
-        Augmented(), num_workers=1, persistent_workers=True, prefetch_epochs=True, schedule="steal"
-    )
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, prefetch_factor=4, look_ahead=4, schedule="steal")
     with (
         shmloader.patch_torch(),
-        pytest.warns(RuntimeWarning, match="was not given prefetch_epochs=True.*needs persistent_workers=True"),
+        pytest.warns(RuntimeWarning, match="was not given look_ahead=4.*is more than prefetch_factor=2"),
     ):
         theirs: Any = as_ray_does(loader)
-    assert (theirs.prefetch_epochs, theirs.schedule) == (False, "steal") and len(list(theirs)) == 11
+    assert (theirs.look_ahead, theirs.schedule) == (None, "steal") and len(list(theirs)) == 11
 
 
 def test_an_error_of_the_builders_own_is_its_own(silent: None) -> None:

@@ -100,7 +100,7 @@ def test_workers_are_told_a_plain_number() -> None:
 def maker() -> Maker:
     arguments = {
         "dataset": Counted(), "auto_collation": True, "collate_fn": torch.stack, "drop_last": False, "base_seed": 1,
-        "init_fn": None, "num_workers": 1, "seeds_samples": False, "persists": False, "stride": 1,
+        "init_fn": None, "num_workers": 1, "seeds_samples": False, "stride": 1,
         "dataset_epoch": None, "left": None, "look_ahead": None,
     }  # fmt: skip
     return Maker(lambda: arguments, 0, 1)

@@ -83,7 +83,7 @@ def test_a_collate_function_gives_what_it_gives_here() -> None:
     assert_same(batches(1, 1, collate_fn=ragged), batches(2, 0, collate_fn=ragged))
 
 
-@pytest.mark.parametrize("options", [{}, {"prefetch_epochs": True}, {"on_worker_death": "respawn"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"on_worker_death": "respawn"}], ids=str)
 def test_epochs_follow_each_other_with_workers_that_persist(options: dict[str, Any]) -> None:
     options = {"persistent_workers": True, **options}
     assert_same(batches(1, 1, epochs=3, **options), batches(2, 0, epochs=3, **options))

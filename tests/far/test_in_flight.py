@@ -132,7 +132,7 @@ def test_a_batch_is_made_while_the_one_before_it_travels(door: Door, tmp_path: p
         link.receive(ready.plan)
         for k in range(2):
             kind, task = pack_task([k])
-            link.send(ASK.pack(*Ask(k, 0, 0, 0, 0, 0, kind, len(task), 0, 0)), task)
+            link.send(ASK.pack(*Ask(k, 0, 0, 0, 0, kind, len(task), 0, 0)), task)
         end = time.monotonic() + 60
         while not (tmp_path / "mark").exists():  # although no byte of the first batch is read
             assert time.monotonic() < end

@@ -177,7 +177,6 @@ OPTIONS: list[Any] = [
     {"num_workers": 0},
     {"num_workers": 2},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 2, "persistent_workers": True, "prefetch_epochs": True},
     {"num_workers": 2, "schedule": "steal"},
     {"num_workers": 2, "chunk_size": 2},
     {"num_workers": 1, "in_order": False},
@@ -356,13 +355,12 @@ def test_it_is_asked_once_an_epoch_until_somebody_saves(how: str, options: dict[
     with made(sampler, how, **options) as loader:
         for _ in range(2):
             assert len(numbers(iterate(loader))) == batches_in_all
-        prefetched = int("prefetch_epochs" in options)  # epochs that have begun before iter()
-        assert sampler.asked == 2 + prefetched
+        assert sampler.asked == 2
         batches = iter(loader)
         next(batches)
-        assert 3 <= sampler.asked <= 3 + prefetched
+        assert sampler.asked == 3
         loader.state_dict()
-        assert 3 <= sampler.asked <= 3 + prefetched
+        assert sampler.asked == 3
         numbers(batches)
         before = sampler.asked
         numbers(iterate(loader))
@@ -471,24 +469,8 @@ def test_its_error_is_raised_by_state_dict(kind: Any, workers: int) -> None:
         assert len(numbers(batches)) == 2
 
 
-class FailsAndTurns(Fails):
-    """Its order depends on an attribute."""
-
-    by = 0
-
-    def permuted(self) -> list[int]:
-        return [(number + self.by) % LENGTH for number in range(LENGTH)]
-
-
-def test_an_epoch_that_began_early_is_begun_again() -> None:
+def test_its_workers_are_replaced_between_two_epochs() -> None:
     """The loader needs the sampler's state there, too, and does without it."""
-    with made(FailsAndTurns(), num_workers=2, persistent_workers=True, prefetch_epochs=True) as loader:
-        iterate(loader)
-        loader.sampler.by, loader.sampler.order = 1, None
-        assert numbers(iterate(loader))[0] == [1, 2, 3]
-        place_of(loader).outlive_workers()
-        loader._end_workers()
-        assert len(numbers(iterate(loader))) == 4
     with made(Fails(), num_workers=2, persistent_workers=True) as loader:
         iterate(loader)
         place_of(loader).outlive_workers()

@@ -384,40 +384,6 @@ def test_streams_that_differ_between_epochs_need_as_many_workers() -> None:
         assert len([k for batch in other for k in batch.tolist()]) == LENGTH - 6 // 3
 
 
-@without_warnings
-def test_an_epoch_that_began_early_starts_where_its_streams_are() -> None:
-    options = {"persistent_workers": True}
-    with loader(Counting(), 2, **options) as one:
-        list(one)
-        one.start()
-        state = saved(one)
-        expected = [[batch.tolist() for batch in one] for _ in range(2)]
-    with loader(Counting(), 2, **options) as other:
-        other.load_state_dict(state)
-        assert [[batch.tolist() for batch in other] for _ in range(2)] == expected
-
-
-def test_an_epoch_that_began_early_and_was_given_up_loses_nothing() -> None:
-    """Its workers have already read further in their streams."""
-    with loader(Hers(), 2, persistent_workers=True) as one:
-        list(one)
-        one.start()
-        one.set_epoch(5)
-        got = [batch.tolist() for batch in one]
-    with loader(Hers(), 2) as other:
-        other.set_epoch(5)
-        assert got == [batch.tolist() for batch in other]
-    with loader(Counting(), 2, persistent_workers=True) as one:
-        list(one)
-        state = saved(one)
-        one.start()
-        one.load_state_dict(state)
-        got = [batch.tolist() for batch in one]
-    with loader(Counting(), 2) as other:
-        other.load_state_dict(state)
-        assert got == [batch.tolist() for batch in other]
-
-
 # --------------------------------------------------------------------------------------------- streams that raise
 
 

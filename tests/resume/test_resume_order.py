@@ -179,8 +179,7 @@ class Growing(Dataset[int]):
 
 
 @pytest.mark.filterwarnings("error:the loaded state's order")
-@pytest.mark.parametrize("early", [False, True])
-def test_the_length_is_compared_when_the_epoch_begins(early: bool) -> None:
+def test_the_length_is_compared_when_the_epoch_begins() -> None:
     """set_epoch(), which a dataset may follow, is called behind load_state_dict()."""
 
     def made() -> Any:
@@ -192,8 +191,6 @@ def test_the_length_is_compared_when_the_epoch_begins(early: bool) -> None:
     again = made()
     again.load_state_dict(state)
     again.set_epoch(2)
-    if early:
-        again.start()
     with again:
         assert sorted(got + flattened(list(again))) == list(range(40))
     grows = made()
@@ -205,7 +202,7 @@ def test_the_length_is_compared_when_the_epoch_begins(early: bool) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}], ids=str)
-@pytest.mark.parametrize("how", ["iter", "start", "second"])
+@pytest.mark.parametrize("how", ["iter", "second"])
 def test_another_length_is_one_warning_that_names_the_users_line(how: str, options: dict[str, Any]) -> None:
     state = after(loader(RandomSampler(range(LENGTH))), 2)[1]
     with loader(RandomSampler(range(60)), **options) as made, warnings.catch_warnings(record=True) as caught:
@@ -213,8 +210,6 @@ def test_another_length_is_one_warning_that_names_the_users_line(how: str, optio
         if how == "second":
             list(made)
         made.load_state_dict(state)
-        if how == "start":
-            made.start()
         list(made)
         list(made)
     found = [each.filename for each in caught if "drawn from 47" in str(each.message)]

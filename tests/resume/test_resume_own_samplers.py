@@ -86,7 +86,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"num_workers": 2, "schedule": "steal"},
     {"num_workers": 1, "in_order": False},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 2, "persistent_workers": True, "prefetch_epochs": True},
     {"num_workers": 2, "device": "cpu", "on_device": dict},
 ]
 

@@ -95,7 +95,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"device": "cpu", "on_device": dict},
     {"num_workers": 2},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 2, "persistent_workers": True, "prefetch_epochs": True},
     {"num_workers": 2, "in_order": False},
     {"num_workers": 2, "schedule": "steal"},
     {"num_workers": 2, "device": "cpu", "on_device": dict},
@@ -134,7 +133,7 @@ def test_whole_epochs_are_torchs(options: dict[str, Any], how: str, kind: Any) -
         assert got == expected
     else:
         assert [sorted(each) for each in got] == [sorted(each) for each in expected]
-    if how != "wrapped" and not options.get("prefetch_epochs"):
+    if how != "wrapped":
         if "num_workers" not in options:
             assert starts == sampler_in(theirs).starts == 3
         else:  # torch's iterators with workers begin the sampler twice, and so do ours

@@ -99,7 +99,6 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"num_workers": 2},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 2, "persistent_workers": True, "prefetch_epochs": True},
     {"num_workers": 2, "device": "cpu", "on_device": dict},
 ]
 SAVED = ["between two epochs", "before the first batch", "behind the last batch"]

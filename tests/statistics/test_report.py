@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Evidence, str]] = {
     "first_batch of workers that persist": (
         evidence(0.001, 0.01, two(0.001), **FIRST,
                  settings={"persistent_workers": True}),
-        "prefetch_epochs=True",
+        "chunk_size, so that all workers make the first batch; or call iter(loader)",
     ),
     "device": (evidence(0.0001, 0.01, two(0.001), to_device=times(0.009, 12)), "normalize_on_device"),
     "device, on a busy machine": (
@@ -184,22 +184,17 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
     "chunks that there are": (
         evidence(0.02, 0.001, two(0.02, idle_s=2.0), settings={"schedule": "steal", "chunk_size": 8}),
         "a chunk_size below 8",
-        "prefetch_epochs",
+        "iter(loader)",
     ),
     "the next epoch, out of order": (
         evidence(0.001, 0.01, two(0.001), **FIRST, settings={**OUT_OF_ORDER, "persistent_workers": True}),
-        "loader.start()",
-        "prefetch_epochs",
+        "iter(loader)",
+        "chunk_size",
     ),
     "the next epoch, off the ring": (
         evidence(0.001, 0.01, **FIRST, why_not_ring="a pipe", settings={"num_workers": 2, "persistent_workers": True}),
         "before their first batch",
-        "start()",
-    ),
-    "workers for an epoch that begins early": (
-        evidence(0.02, 0.005, settings={"num_workers": 0, "prefetch_epochs": True}),
-        "num_workers=4, persistent_workers=True",
-        "steal",
+        "iter(loader)",
     ),
     "workers that there are, and that had no batch": (
         evidence(0.015, 0.005, two(0.04), cores=10, settings={"num_workers": 16}),

@@ -40,7 +40,7 @@ def evidence(settings, *workers, **more):
 )
 def test_a_stream_is_not_advised_an_option_that_it_refuses(cause, of):
     change = cause(of).change
-    assert not any(name in change for name in ("steal", "chunk_size", "prefetch_epochs"))
+    assert not any(name in change for name in ("steal", "chunk_size"))
 
 
 @pytest.mark.parametrize(("cause", "workers"), [(causes.no_workers, 0), (causes.work, 1)])

@@ -437,7 +437,7 @@ def test_an_onlooker_sees_what_both_sides_do() -> None:
 def test_an_onlooker_refuses_what_is_no_ring() -> None:
     fd = os.memfd_create("none")
     try:
-        with pytest.raises(ValueError, match="this is no ring: its words take 768 bytes, and it has 0"):
+        with pytest.raises(ValueError, match="this is no ring: its words take 640 bytes, and it has 0"):
             Onlooker(fd)
         os.ftruncate(fd, 1 << 16)
         with pytest.raises(ValueError, match="this is no ring, or it is closed"):

@@ -53,7 +53,6 @@ FORMS: list[dict[str, Any]] = [
     {"schedule": "steal"},
     {"in_order": False},
     {"persistent_workers": True},
-    {"persistent_workers": True, "prefetch_epochs": True},
     {"device": "cpu", "on_device": dict},
     {"device": "cpu", "on_device": dict, "device_prefetch": 1, "persistent_workers": True},
     {"device": "cpu", "on_device": dict, "num_workers": 0},
@@ -106,10 +105,10 @@ def rows(batch: Any) -> Any:
     return batch["i"].tolist() if isinstance(batch["i"], torch.Tensor) else batch["i"]
 
 
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_epochs": True}], ids=label)
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=label)
 @pytest.mark.parametrize("left", [2, 1, 0])
 def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], left: int) -> None:
-    """What is under way of the next epoch is no part of this one, and an epoch that came to its end stays over."""
+    """An epoch that came to its end stays over."""
     with loader(**options) as made:
         batches = iter(made)
         for _ in range(BATCHES - left):
@@ -174,7 +173,6 @@ OPENING: list[dict[str, Any]] = [
     {},
     {"schedule": "steal"},
     {"persistent_workers": True},
-    {"persistent_workers": True, "prefetch_epochs": True},
     {"in_order": False, "num_workers": 1},
     {"device": "cpu", "on_device": lambda batch: batch},
 ]

@@ -32,7 +32,6 @@ class Stream(IterableDataset[torch.Tensor]):
     [
         {},
         {"persistent_workers": True},
-        {"persistent_workers": True, "prefetch_epochs": True},
         {"schedule": "steal"},
         {"chunk_size": 1},
         {"on_worker_death": "respawn", "on_bad_sample": "skip", "max_bad_samples": 1},

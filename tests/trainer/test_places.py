@@ -70,7 +70,7 @@ def test_batches_are_those_of_one_worker(chunk_size: int | None, schedule: str) 
         pytest.param({"multiprocessing_context": "forkserver"}, marks=pytest.mark.long),
         {"ring_memory": "posix"},
         {"max_ring_bytes": 10_000_000},
-        {"persistent_workers": True, "prefetch_epochs": True},
+        {"persistent_workers": True},
         {"on_bad_sample": "skip"},
         {"num_workers": 0},
     ],
@@ -349,7 +349,7 @@ def test_a_sampler_that_raises(at: int) -> None:
         got = iterate(loader)
     whole = [one.tolist() for one in got if not isinstance(one, Raised)]
     assert sum(isinstance(one, Raised) for one in got) == 1
-    # one before it is dropped, as torch drops it: NOTE [ One step ], 8
+    # one before it is dropped, as torch drops it: NOTE [ One step ], 7
     assert whole == [batch for k in range(at) if (batch := [2 * k, 2 * k + 1]) in whole]
     assert len(whole) == (at - 1 if at >= 4 else 0)
 
@@ -469,26 +469,6 @@ def test_the_words_of_the_option_are_read_when_an_epoch_begins() -> None:
         loader.group_by = 3
         with pytest.raises(ValueError, match=re.escape("but got group_by=3")):
             iter(loader)
-
-
-# ------------------------------------------------------------------------------------------------ with other options
-
-
-def test_the_next_epoch_begins_while_this_ones_last_batches_are_under_way() -> None:
-    asked = []
-
-    def place(index: int) -> int:
-        asked.append(index)
-        return index % 5
-
-    with shmloader.DataLoader(
-        Items(list(range(60))), 5, num_workers=2, group_by=place, persistent_workers=True, prefetch_epochs=True
-    ) as loader:
-        iterator = iter(loader)
-        first = [next(iterator).tolist() for _ in range(9)]
-        assert len(asked) > 60  # of 12 batches, a window of 4 is under way, so the next one is the next epoch's
-        first += [batch.tolist() for batch in iterator]
-        assert first == [batch.tolist() for batch in loader] == [list(range(k, k + 5)) for k in range(0, 60, 5)]
 
 
 # -------------------------------------------------------------------------------------------------- with look_ahead

@@ -231,7 +231,6 @@ def by_place(index: int) -> int:
     "options",
     [
         {"num_workers": 2},
-        {"num_workers": 2, "prefetch_epochs": True},
         {"num_workers": 2, "schedule": "steal", "group_by": by_place},
         {"num_workers": 2, "spare_slots": 0},
     ],

@@ -47,20 +47,6 @@ def orders(kind: Any, tells_loader: bool, **options: Any) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("tells_loader", [False, True])
-def test_an_epoch_that_begins_early_is_not_the_one_before(tells_loader: bool) -> None:
-    expected = orders(torch.utils.data.DataLoader, False)
-    assert orders(shmloader.DataLoader, tells_loader, prefetch_epochs=True) == expected
-
-
-def test_another_epoch_than_the_one_that_was_started() -> None:
-    expected = orders(torch.utils.data.DataLoader, False)[1]
-    loader, _ = grouped(shmloader.DataLoader, num_workers=1)
-    loader.start()
-    loader.set_epoch(1)
-    assert [index for batch in loader for index in batch[0].tolist()] == expected
-
-
 def test_ranks_do_not_augment_alike() -> None:
     drawn = []
     for rank in range(2):
@@ -80,7 +66,7 @@ def test_other_ranks_cannot_go_on() -> None:
 
 
 class Noting(DistributedSampler[Any]):
-    """Does more in set_epoch than torch's: it is not for a copy."""
+    """Notes the numbers that set_epoch() gets."""
 
     def __init__(self) -> None:
         super().__init__(Drawing(), 1, 0)
@@ -93,9 +79,7 @@ class Noting(DistributedSampler[Any]):
 
 def test_a_set_epoch_of_ones_own_is_called_when_the_user_calls_it() -> None:
     sampler = Noting()
-    loader = shmloader.DataLoader(
-        Drawing(), 4, sampler=sampler, num_workers=1, persistent_workers=True, prefetch_epochs=True
-    )
+    loader = shmloader.DataLoader(Drawing(), 4, sampler=sampler, num_workers=1, persistent_workers=True)
     for epoch in range(3):
         sampler.set_epoch(epoch)
         iterate(loader)
@@ -119,9 +103,9 @@ class Growing(Dataset[int]):
 
 def test_a_dataset_that_is_longer_in_each_epoch() -> None:
     found = []
-    for kind, options in zip(BOTH, ({}, {"prefetch_epochs": True}), strict=True):
+    for kind in BOTH:
         data = Growing()
-        loader = kind(data, 4, num_workers=1, persistent_workers=True, **options)
+        loader = kind(data, 4, num_workers=1, persistent_workers=True)
         found.append([])
         for epoch in range(4):
             data.set_epoch(epoch)
@@ -145,8 +129,7 @@ def test_numbers_of_other_libraries() -> None:
         loader.load_state_dict(loader.state_dict())
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_workers_that_persist_go_back_to_before_their_first_epoch(prefetch: bool) -> None:
+def test_workers_that_persist_go_back_to_before_their_first_epoch() -> None:
     loader = shmloader.DataLoader(Drawing(), 4, shuffle=True, num_workers=1, persistent_workers=True, sample_seeds=True)
     state = loader.state_dict()
     epochs = []
@@ -154,19 +137,12 @@ def test_workers_that_persist_go_back_to_before_their_first_epoch(prefetch: bool
         seed_all()
         loader.load_state_dict(state)
         epochs.append([batch.tolist() for pair in loader for batch in pair])
-        if prefetch:
-            loader.start()
     assert epochs[0] == epochs[1]
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_an_epochs_end_and_then_another_number(prefetch: bool) -> None:
-    """What was drawn early for the next epoch is not drawn once more."""
-
+def test_an_epochs_end_and_then_another_number() -> None:
     def made() -> Any:
-        return shmloader.DataLoader(
-            range(32), 4, shuffle=True, num_workers=1, persistent_workers=True, prefetch_epochs=prefetch
-        )
+        return shmloader.DataLoader(range(32), 4, shuffle=True, num_workers=1, persistent_workers=True)
 
     seed_all()
     one = made()

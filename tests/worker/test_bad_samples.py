@@ -294,35 +294,17 @@ class Growing(torch.utils.data.Sampler[int]):
         return len(self.indices)
 
 
-@pytest.mark.parametrize("options", [{}, {"prefetch_epochs": True}], ids=label)
-@pytest.mark.parametrize("started", [False, True])
-def test_workers_that_persist_know_what_the_sampler_gives_now(options: dict[str, Any], started: bool) -> None:
+def test_workers_that_persist_know_what_the_sampler_gives_now() -> None:
     sampler, dataset = Growing(), Rotten(bad=range(0, LENGTH, 3))
-    options |= {"sampler": sampler, "shuffle": None, "persistent_workers": True, "max_bad_samples": 99}
+    options = {"sampler": sampler, "shuffle": None, "persistent_workers": True, "max_bad_samples": 99}
     with loader(1, dataset=dataset, **options) as made:
         iterator = iter(made)
         assert max(indices(list(iterator))) < 20
         assert iter(made) is iterator and len(list(iterator)) == 5, "nothing has changed"
-        if started:
-            made.start()
         sampler.indices = range(20, LENGTH)
         given = indices(iterate(made))
         assert len(given) == 40 and min(given) >= 20
         assert made.bad_samples.count == 7 + 7 + 13
-
-
-def test_an_epoch_that_began_early_is_drawn_again_for_another_pool() -> None:
-    given = []
-    for started in (False, True):
-        sampler = SubsetRandomSampler(range(20), torch.Generator().manual_seed(1))
-        options = {"sampler": sampler, "shuffle": None, "persistent_workers": True}
-        with loader(1, dataset=Rotten(bad=()), **options) as made:
-            list(made)
-            if started:
-                made.start()
-            sampler.indices = range(20, LENGTH)
-            given.append(indices(list(made)))
-    assert given[0] == given[1], "by the seeds that were drawn"
 
 
 def test_workers_of_another_pool_go_on_with_their_base_seed() -> None:

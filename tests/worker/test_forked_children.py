@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 import shmloader
+from shmloader import _torch
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -241,3 +242,12 @@ def _and_exit(does: Callable[[Any, Any], None], *given: Any) -> None:
         status = 0
     finally:
         os._exit(status)
+
+
+def test_a_forked_child_may_have_an_object_where_its_parent_had_another() -> None:
+    """Workers are known to torch by the address of their worker set, and the child has its parent's list of them."""
+    _torch.watch_pids(1, ())
+    try:
+        _torch.watch_pids(1, ())
+    finally:
+        _torch.unwatch_pids(1)

@@ -162,7 +162,7 @@ def test_every_option_is_kept(second_of_two: None) -> None:
     generator = torch.Generator()
     given: dict[str, Any] = {
         "num_workers": 3, "timeout": 5, "drop_last": True, "generator": generator, "in_order": True,
-        "multiprocessing_context": "spawn", "spare_slots": 4, "sample_seeds": True, "prefetch_epochs": True,
+        "multiprocessing_context": "spawn", "spare_slots": 4, "sample_seeds": True,
         "prefetch_factor": 4, "persistent_workers": True, "worker_init_fn": print,
     }  # fmt: skip
     loader = shmloader.DataLoader(Numbers(), batch_size=8, **given)
