@@ -31,7 +31,6 @@ cdef class EpochCounts:
     cdef readonly uint64_t samples      # how many samples are in these
     cdef public int last_worker         # the worker that the last batch was opened for; -1: none yet
     cdef readonly uint64_t first        # the sequence of the first batch
-    cdef readonly uint64_t serial       # how many epochs the ring had before this one
     # The number that the dataset has from set_epoch() when the first index is drawn; RING_NO_EPOCH: none.  Then a list of
     # pairs: from this draw on, it has another number.
     cdef int64_t dataset_epoch

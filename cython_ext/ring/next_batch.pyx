@@ -218,7 +218,7 @@ cdef class Steps:
         self.enter()
         try:
             self.forget()
-            self.ring.turns.new_epoch(self.ring.current.serial)
+            self.ring.turns.new_epoch(self.ring.epoch)
             self.fill()
         finally:
             self.leave()

@@ -62,7 +62,7 @@ cdef class OpeningSide(Ring):
         if dataset_epoch is not None:
             epoch.dataset_epoch = dataset_epoch
         self.epoch += self.begun
-        self.begun, epoch.serial, epoch.first = True, self.epoch, self.sequences.next_open
+        self.begun, epoch.first = True, self.sequences.next_open
         self.header.epoch_seed = seed
 
     cdef int forget_epoch(self) except -1:
@@ -215,7 +215,7 @@ cdef class OpeningSide(Ring):
         cdef uint32_t cell = self.cell_owners.give()   # check_may_open() has looked: there is one
         entry.ask.payload, entry.ask.seed, entry.ask.row = task.payload, task.seed, task.asked_row
         entry.ask.rows, entry.ask.batch = task.rows, <uint32_t>task.batch
-        entry.ask.epoch, entry.ask.cell = <uint32_t>epoch.serial, cell
+        entry.ask.epoch, entry.ask.cell = <uint32_t>self.epoch, cell
         entry.ask.dataset_epoch = epoch.number_of(task.batch)
         self.sequences.opened(task.worker, task.payload, task.chunks, task.row, task.rows, task.batch, task.samples,
                               cell, now())

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The tasks that a worker looks at before it claims them: those that are open for it alone, in the same epoch.
+"""The tasks that a worker looks at before it claims them: those that are open for it alone.
 NOTE [ Look ahead ] in look_ahead.py.
 """
 
@@ -22,9 +22,9 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
         most: how many at most, the lowest first.
 
     Returns:
-        For each task: its sequence, the task as claim() gives it, and whether it lists its rows.  Tasks of another
-        epoch are left out, and those with another number for the dataset's set_epoch(), because the dataset does not
-        know these yet.
+        For each task: its sequence, the task as claim() gives it, and whether it lists its rows.  All are of the epoch
+        of the claimed one.  Those with another number for the dataset's set_epoch() are left out, because the dataset
+        does not know it yet.
     """
     cdef uint32_t kind = 0
     cdef uint64_t sequence, size = 0
@@ -44,9 +44,8 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
 cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
     """The sequences after `after` that are open for a worker, as one pass over the entries finds them.
 
-    They are of the same epoch as the entry `like`, and have its number for the dataset.
+    They have the number of the entry `like` for the dataset.
     """
-    cdef uint32_t epoch = ring_once_32(&like.ask.epoch)
     cdef uint64_t word, sequence, number = ring_once(<uint64_t *>&like.ask.dataset_epoch)
     cdef ring_entry *entry
     cdef list found = []
@@ -56,7 +55,7 @@ cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
         word = ring_load(entry)
         sequence = ring_seq(word)
         if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>worker and sequence > after
-                and sequence % ring.entries == <uint64_t>k and ring_once_32(&entry.ask.epoch) == epoch
+                and sequence % ring.entries == <uint64_t>k
                 and ring_once(<uint64_t *>&entry.ask.dataset_epoch) == number):
             found.append(sequence)
     found.sort()

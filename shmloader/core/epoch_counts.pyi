@@ -19,7 +19,6 @@ class EpochCounts:
     samples: int
     last_worker: int
     first: int
-    serial: int
     reading: Reading
     def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
     def dataset_has(self, number: int | None) -> None: ...

@@ -24,7 +24,7 @@ from shmloader.resume import epochs
 from shmloader.resume.all_generators import drawing_from
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
-from shmloader.resume.seek import DRAWS, KNOWN, chain, has_no_state, inner, is_a, keeps_state
+from shmloader.resume.seek import DRAWS, KNOWN, chain, inner, is_a, keeps_state
 from shmloader.resume.state import State
 
 
@@ -55,11 +55,7 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
 
 def _keeper(sampler: Any, state: State) -> Any:
     """The sampler of this chain that continues by a state of its own; None: none does."""
-    keeper = keeps_state(sampler)
-    if keeper is None or state.sampler_state is not None:
-        return keeper
-    had_none = state.batches or state.beyond or has_no_state(keeper)
-    return None if had_none else keeper  # it has its state already: NOTE [ Drawn from ]
+    return None if state.sampler_state is None else keeps_state(sampler)
 
 
 def _by_its_state(sampler: Any, keeper: Any, state: State) -> Iterator[Any]:
@@ -67,8 +63,7 @@ def _by_its_state(sampler: Any, keeper: Any, state: State) -> Iterator[Any]:
     outside = list(itertools.takewhile(lambda part: part is not keeper, chain(sampler)))
     if state.draws_again:
         return _drawn_by_its_state(sampler, keeper, outside, state)
-    if state.sampler_state is not None:
-        keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
+    keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
     return iter(()) if state.used_up else _in_batches(outside, iter(keeper))
 
 

@@ -7,19 +7,18 @@ and their tasks lie in the ring.  With `look_ahead=k` it reads the tasks of k ba
 calls `dataset.__prefetch__(indices)` once with the indices of each.  The dataset starts to read them, and returns.
 
     1. Only tasks that are open for this worker alone are read (WorkerSide.upcoming).  With work stealing, any worker
-       may claim a batch, so a worker knows only the batch that it makes.
-    2. Tasks of the next epoch are left out: the dataset learns of that epoch (set_epoch, worker_init_fn) when its first
-       batch is made, and may give other samples then.
-    3. The option changes no batch, because nothing is claimed, drawn or seeded early.  A worker that replaces a dead
+       may claim a batch, so a worker knows only the batch that it makes.  All are of one epoch, because none begins
+       while a batch is under way.
+    2. The option changes no batch, because nothing is claimed, drawn or seeded early.  A worker that replaces a dead
        one has read nothing yet, so it calls __prefetch__ once more for the batches that are open.
-    4. Data that was read and not used is lost with its worker when an iterator ends.  If the user breaks out of the
+    3. Data that was read and not used is lost with its worker when an iterator ends.  If the user breaks out of the
        loop, persistent workers still make all batches that were open.  So they use what they have read.
-    5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
-    6. __prefetch__ is looked up in the class, as Python's own special methods are.  A subclass that overrides only
+    4. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
+    5. __prefetch__ is looked up in the class, as Python's own special methods are.  A subclass that overrides only
        __getitem__ inherits __prefetch__, because most such subclasses just add a transform.  If a subclass's indices
        mean something else, it must override both methods.  A wrapper that only forwards attributes by __getattr__
        counts as having no __prefetch__.  We want that, because its indices may mean something else.
-    7. It can happen that nobody asks for a sample that was announced, because another sample of its batch raises, or
+    6. It can happen that nobody asks for a sample that was announced, because another sample of its batch raises, or
        because __getitem__ reads other files.  Data that was read early for it must not serve a later batch, because it
        may have changed meanwhile.  So __prefetch__ gets a reference to its batch from announced_batch(), and keeps it
        with the data.  Before __getitem__ uses the data, it asks may_serve() whether that batch is still the right one.
