@@ -50,9 +50,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         spare_slots: How many delivered batches may lie in the ring at once (default 2: the one in use and the one
             before it).  Further ones are handed out as copies.  Each costs one slot of shared memory.
 
-        ring_memory: Where the ring lies.  "posix": in /dev/shm.  "memfd": in memory that the size of /dev/shm does not
-            limit.  "auto" (default): in /dev/shm, and in a memfd if that is too small.
-
         max_ring_bytes: The most bytes of memory that the ring's slots may take (default None: what the machine has).  A
             batch that needs more is a MemoryError in its place, before any memory is taken for it.
 
@@ -157,7 +154,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     # for a subclass that has another __init__
     spare_slots = 2
-    ring_memory = "auto"
     max_ring_bytes: int | None = None
     on_worker_death = "raise"
     workers_outlive_signals = True
@@ -197,7 +193,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         pin_memory_device: str = "",
         in_order: bool = True,
         spare_slots: int = 2,
-        ring_memory: str = "auto",
         max_ring_bytes: int | None = None,
         on_worker_death: str = "raise",
         workers_outlive_signals: bool = True,
@@ -218,7 +213,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
-            ring_memory=ring_memory,  # type: ignore[arg-type]  # it is checked there
             max_ring_bytes=max_ring_bytes,
             on_worker_death=on_worker_death,
             workers_outlive_signals=workers_outlive_signals,

@@ -17,13 +17,11 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn
 
 import torch
 
 from shmloader.far_workers import FarWorkers
-
-RingMemory = Literal["auto", "posix", "memfd"]
 
 Check = Callable[[str, Any], None]
 
@@ -118,9 +116,6 @@ class Options:
     spare_slots: int = field(
         default=2,
         metadata=_rule(_integer(0, "a non-negative integer", "0 copies every batch; the default is 2")),
-    )
-    ring_memory: RingMemory = field(
-        default="auto", metadata=_rule(_one_of(*get_args(RingMemory)), only_on_the_ring=True)
     )
     max_ring_bytes: int | None = field(
         default=None,

@@ -86,6 +86,13 @@ def seed_all(seed: int = 7) -> None:
     torch.manual_seed(seed)
 
 
+def into_environment(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, without those that are environment variables: these are set for this test."""
+    for name in filter(str.isupper, options):
+        monkeypatch.setenv(name, options[name])
+    return {name: value for name, value in options.items() if not name.isupper()}
+
+
 def rng_states() -> list[Any]:
     return [
         torch.get_rng_state(),

@@ -63,7 +63,9 @@ def main() -> None:
         assert same(batches(shmloader.DataLoader, multiprocessing_context="spawn"), theirs)
         ran = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
         assert shmloader.__version__ in ran.stdout
-    assert same(batches(shmloader.DataLoader, ring_memory="memfd"), theirs)
+    os.environ["SHMLOADER_RING_MEMORY"] = "memfd"
+    assert same(batches(shmloader.DataLoader), theirs)
+    del os.environ["SHMLOADER_RING_MEMORY"]
     stolen = batches(shmloader.DataLoader, schedule="steal")
     assert same(batches(shmloader.DataLoader, schedule="steal", chunk_size=2), stolen)
 

@@ -29,9 +29,6 @@ class About(NamedTuple):
 
 ABOUT = {
     "spare_slots": About("batches", "DataLoader(dataset, num_workers=2, spare_slots=3)", "spare_slots=-1"),
-    "ring_memory": About(
-        "one of these words", 'DataLoader(dataset, num_workers=2, ring_memory="memfd")', 'ring_memory="shm"'
-    ),
     "max_ring_bytes": About(
         "bytes", "DataLoader(dataset, num_workers=2, max_ring_bytes=1 << 30)", "max_ring_bytes=0.5"
     ),

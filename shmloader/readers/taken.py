@@ -92,7 +92,7 @@ class ServingIterator(RingIterator):
 
     def __init__(self, loader: Any, options: Options) -> None:
         lent = kept_by_reader(options) + ON_THE_WAY
-        super().__init__(loader, replace(options, spare_slots=lent, ring_memory="memfd"))
+        super().__init__(loader, replace(options, spare_slots=lent))
 
     def _batch_reader(self) -> Any:
         self.beside = Beside(self._segment.geometry.slot_stride)

@@ -14,15 +14,32 @@ import os
 import resource
 import warnings
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
-from shmloader.options import RingMemory
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.limits import available_memory
 from shmloader.system.nameless import SHM_MOUNT, allocate
 
+RingMemory = Literal["auto", "posix", "memfd"]
+WHERE = "SHMLOADER_RING_MEMORY"
+
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
 PIECE = 8 * MiB  # takes the kernel about 2 ms; a profiler's timer comes every 10 ms, or every 1 ms
+
+
+def ring_memory() -> RingMemory:
+    """Where a ring shall lie, by the environment: `Segment` says what the words mean.
+
+    Raises:
+        ValueError: It is none of these words.
+    """
+    found = os.environ.get(WHERE, "auto")
+    if found not in get_args(RingMemory):
+        raise ValueError(
+            f"{WHERE} should be auto, posix or memfd, but got {WHERE}={found!r}. Unset it: auto is the default."
+        )
+    return cast("RingMemory", found)
 
 
 def free_in_shm() -> int:
@@ -263,7 +280,7 @@ class Growth:
         if self.no_memfd:
             elsewhere = f"a larger /dev/shm (docker run --shm-size), because {self.no_memfd}. Or use "
         elif self.memory == "posix":
-            elsewhere = "ring_memory='auto' or 'memfd', or a larger /dev/shm (docker run --shm-size), or "
+            elsewhere = f"{WHERE}=auto or memfd, or a larger /dev/shm (docker run --shm-size), or "
         return (
             f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)} of shared memory. "
             f"{SHM_MOUNT} has {in_units(free_in_shm())} free, and {machine}. Use {elsewhere}"
@@ -284,7 +301,7 @@ def say_moved(why: str) -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            f"{why}. The ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to put them "
+            f"{why}. The ring's slots lie in a memfd instead, which is as fast. Set {WHERE}=memfd to put them "
             "there from the start.",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The shared memory: created without a name, in /dev/shm or a memfd (`ring_memory`), and passed to a child.
+"""The shared memory: created without a name, in /dev/shm or a memfd (SHMLOADER_RING_MEMORY), and passed to a child.
 It decides how much address space is reserved, and has the error for too many open files.
 """
 
@@ -15,9 +15,8 @@ import posix_ipc
 
 from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
-from shmloader.options import RingMemory
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve, up
-from shmloader.ring.growth import NO_PAGES, Growth, Place, find_pages, free_in_shm, in_units, say_moved
+from shmloader.ring.growth import NO_PAGES, Growth, Place, RingMemory, find_pages, free_in_shm, in_units, say_moved
 from shmloader.system.nameless import SHM_MOUNT, set_size
 from shmloader.system.parents_death import follow
 from shmloader.system.sandboxes import is_refusal, refused

@@ -143,8 +143,9 @@ def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         )
     if stats.moved_slots:
         found.append(
-            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, which is as "
-            'fast. ring_memory="memfd" puts them there from the start; docker run --shm-size makes /dev/shm larger'
+            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, which is "
+            "as fast. SHMLOADER_RING_MEMORY=memfd puts them there from the start; docker run --shm-size makes "
+            "/dev/shm larger"
         )
     if stats.grown_slots and stats.grown_slots > 0.1 * (stats.taken_batches or 0):
         found.append(f"slots had to grow {plural(stats.grown_slots, 'time')}: batches differ much in size")

@@ -69,6 +69,7 @@ from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
 from shmloader.resume.epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
+from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
@@ -143,13 +144,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """Make the ring and everything around it.  Nobody works on it yet."""
         self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
-        size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
+        size, spare, memory = self._schedule.size, options.spare_slots, ring_memory()
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
-        stays = self.stays or device is not None
-        if stays and memory == "auto":
-            memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
+        stays = self.stays or device is not None  # a slot that is page-locked, or that others map, may not move
+        memory = "memfd" if memory == "auto" and (stays or size.leaves_shm) else memory
         self._segment = Segment(
             self._num_workers,
             size.entries,

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from shmloader.attributes import attribute
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
-from shmloader.options import Options, RingMemory
+from shmloader.options import Options
 from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.seek import ranks_of
@@ -40,7 +40,7 @@ class Size:
     entries: int  # sequences that may be in flight
     batches: int  # batches that may be under way
     at_first: int  # batches that may be under way until their size is known
-    memory: RingMemory
+    leaves_shm: bool  # whether slots lie in a memfd from the start, unless the user chooses /dev/shm
 
 
 class Schedule(Protocol):
@@ -106,7 +106,7 @@ class RoundRobin(_Attached):
         self._workers: int = loader.num_workers
         self._seeds(loader, options)
         batches = usual_of(loader, options)
-        self.size = Size(batches, batches, batches, options.ring_memory)
+        self.size = Size(batches, batches, batches, leaves_shm=False)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         self._ring.open(epoch.opened % self._workers, index, self._seed_next(epoch) if self.seeds_samples else 0)
@@ -124,7 +124,7 @@ class InTurn(_Attached):
         self._in_order: bool = loader.in_order
         self._none_ended = [False] * self._workers
         batches = usual_of(loader, options)
-        self.size = Size(batches, batches, batches, options.ring_memory)
+        self.size = Size(batches, batches, batches, leaves_shm=False)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         ring = self._ring
@@ -173,11 +173,8 @@ class Steal(_Further):
     def __init__(self, loader: Any, options: Options) -> None:
         batches = usual_of(loader, options)
         super().__init__(loader, options, batches, batches)
-        # "auto" would ask whether /dev/shm has room for all slots, though the additional ones may never be filled
-        memory: RingMemory = (
-            "memfd" if self._furthest > batches and options.ring_memory == "auto" else options.ring_memory
-        )
-        self.size = Size(self._furthest, self._furthest, batches, memory)
+        # otherwise /dev/shm must have room for all slots, though the additional ones may never be filled
+        self.size = Size(self._furthest, self._furthest, batches, leaves_shm=self._furthest > batches)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         self.look_further(epoch)
@@ -207,10 +204,9 @@ class Chunks(_Further):
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
         usual = usual_of(loader, options)
         super().__init__(loader, options, max(LEAST_CHUNKED, -(-usual // chunks)), max(LEAST_CHUNKED, usual))
-        # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
-        memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory
         entries = max(LEAST_CHUNKED, min(self._furthest * chunks, MOST_CHUNKS))
-        self.size = Size(entries, self._furthest, self._least, memory)
+        # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
+        self.size = Size(entries, self._furthest, self._least, leaves_shm=True)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         self.look_further(epoch)
@@ -242,9 +238,8 @@ class ByPlace(_Attached):
         size: Any = attribute(loader.batch_sampler, "batch_size")
         rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS
         self._windows = Windows(workers, max(least, min(rows, MOST_TASKS)), options.chunk_size)
-        memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory  # as in Chunks
         batches = 2 * self._window
-        self.size = Size(2 * self._windows.most, batches, batches, memory)
+        self.size = Size(2 * self._windows.most, batches, batches, leaves_shm=True)  # as in Chunks
 
     def attach(self, ring: TrainerSide) -> None:
         super().attach(ring)

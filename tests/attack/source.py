@@ -10,7 +10,7 @@ from tests.attack.program import Do, Program
 from tests.attack.samplers import IN_BATCHES, ORDERS, OTHERS
 
 HEAD = """\
-import copy, gc, pickle
+import copy, gc, os, pickle
 import torch, shmloader
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from tests.attack import datasets, loaders, samplers
@@ -80,10 +80,12 @@ def make(program: Program, library: str) -> list[str]:
     text = text.replace("seed=5", OTHERS.get(order.other, "seed=5"))
     options += [text] if text else []
     options += [f"collate_fn=datasets.{program.collate}"] if program.collate else []
-    options += [f"{name}={value!r}" for name, value in program.options]
+    options += [f"{name}={value!r}" for name, value in program.options if name != "ring_memory"]
     kind = f"{library}.DataLoader"
     kind = f"loaders.{program.loader}({kind})" if program.loader else kind
-    lines = [
+    memory = program.get("ring_memory", "auto")
+    lines = [f"os.environ['SHMLOADER_RING_MEMORY'] = {memory!r}"] if memory != "auto" else []
+    lines += [
         "def make():",
         f"    dataset = datasets.{KINDS[data.kind].__name__}({', '.join(given)})",
         f"    return {kind}({', '.join(options)})",

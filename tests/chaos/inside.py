@@ -158,6 +158,7 @@ class Inside:
 
     def __init__(self, kind: Any, ours: bool, case: Case, pipe: int) -> None:
         self.kind, self.ours, self.case, self._pipe = kind, ours, case, pipe
+        os.environ["SHMLOADER_RING_MEMORY"] = case.get("memory", "auto")
         self.random = random.Random(case["order"])
         self.armed = False  # whether an interrupt is to be an exception now
         self.interrupts = 0

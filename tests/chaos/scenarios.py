@@ -67,7 +67,7 @@ class Scenario:
             "ours": {"spare_slots": random.choice([0, 1, 2, 3])},
         }
         if random.random() < 0.3:
-            case["ours"]["ring_memory"] = random.choice(["posix", "memfd"])
+            case["memory"] = random.choice(["posix", "memfd"])
         if self.shared_work and not stream:
             if random.random() < 0.3:
                 case["ours"]["schedule"] = "steal"
@@ -787,7 +787,7 @@ class SmallShm(Scarcity):
         case = super().draw(random)
         case["size"] = random.choice(["64k", "256k", "1m", "4m"])
         case["floats"] = random.choice([100, 10_000, 50_000])  # up to 1 MB a sample
-        case["ours"]["ring_memory"] = random.choice(["auto", "auto", "posix", "memfd"])
+        case["memory"] = random.choice(["auto", "auto", "posix", "memfd"])
         self.enough = False
         return case
 
@@ -798,7 +798,7 @@ class SmallShm(Scarcity):
 
     def compare(self, case: Case, ours: Outcome, theirs: Outcome) -> list[str]:
         wrong = [value for got in ours.epochs() for value in got if isinstance(value, list)]
-        return [f"error: {wrong[0]}"] if wrong and case["ours"]["ring_memory"] != "posix" else []
+        return [f"error: {wrong[0]}"] if wrong and case["memory"] != "posix" else []
 
 
 class Limits(Scarcity):

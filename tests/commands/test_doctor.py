@@ -191,7 +191,7 @@ def test_shm_that_is_on_a_disk(mounts: str, kind: str | None, mount: Any) -> Non
     assert (found.level == "fine") is (kind is None)
     if kind:
         assert found.level == "attention" and found.state.endswith(f"and it is {kind}, no tmpfs")
-        assert "-t tmpfs" in found.remedy and 'ring_memory="memfd"' in found.remedy
+        assert "-t tmpfs" in found.remedy and "SHMLOADER_RING_MEMORY=memfd" in found.remedy
 
 
 def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

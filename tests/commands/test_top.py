@@ -230,13 +230,15 @@ def test_whom_not_to_ask() -> None:
         signal.signal(TELL, before)
 
 
-def test_rings_of_this_process_come_and_go() -> None:
+def test_rings_of_this_process_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMLOADER_RING_MEMORY", "memfd")
     rings = Rings(os.getpid())
     assert rings.find() == []
-    with shmloader.DataLoader(list(range(8)), num_workers=1, ring_memory="memfd") as one:
+    with shmloader.DataLoader(list(range(8)), num_workers=1) as one:
         first = iter(one)
         next(first)
-        with shmloader.DataLoader(list(range(8)), num_workers=1, ring_memory="posix") as other:
+        monkeypatch.setenv("SHMLOADER_RING_MEMORY", "posix")
+        with shmloader.DataLoader(list(range(8)), num_workers=1) as other:
             second = iter(other)
             next(second)
             found = rings.find()

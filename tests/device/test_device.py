@@ -200,7 +200,7 @@ class Slow(Numbered):
 
 def test_batches_in_chunks(gpu: Any) -> None:
     double = gpu(lag=5)
-    loader = on_device_loader(Numbered(400), batch_size=8, chunk_size=2, schedule="steal", ring_memory="auto")
+    loader = on_device_loader(Numbered(400), batch_size=8, chunk_size=2, schedule="steal")
     batches = list(loader)
     double.synchronize()
     assert all(torch.equal(batch[:, 0], torch.arange(8 * k, 8 * k + 8)) for k, batch in enumerate(batches))

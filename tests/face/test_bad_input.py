@@ -26,10 +26,12 @@ def test_spare_slots(spare: Any) -> None:
         shmloader.DataLoader(Augmented(), spare_slots=spare)
 
 
-@pytest.mark.parametrize("memory", ["", "shm", None, 3])
-def test_ring_memory(memory: Any) -> None:
-    with pytest.raises(ValueError, match="ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory="):
-        shmloader.DataLoader(Augmented(), ring_memory=memory)
+@pytest.mark.parametrize("memory", ["", "shm", "memfd "])
+def test_ring_memory(monkeypatch: pytest.MonkeyPatch, memory: str) -> None:
+    monkeypatch.setenv("SHMLOADER_RING_MEMORY", memory)
+    text = f"should be auto, posix or memfd, but got SHMLOADER_RING_MEMORY={memory!r}. Unset it"
+    with pytest.raises(ValueError, match=text):
+        iter(shmloader.DataLoader(Augmented(), num_workers=1))
 
 
 ROWS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -20,7 +20,6 @@ ONLY_ON_THE_RING: list[dict[str, Any]] = [
     {"schedule": "steal"},
     {"chunk_size": 2},
     {"max_ring_bytes": 1 << 20},
-    {"ring_memory": "memfd"},
 ]
 
 

@@ -51,7 +51,6 @@ class Nowhere(FarWorkers):
 # Of each option: a value other than its default, the arguments which that needs, and a value that it may not have.
 VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "spare_slots": (3, {}, -1),
-    "ring_memory": ("memfd", {}, "shm"),
     "max_ring_bytes": (1 << 30, {}, 0),
     "on_worker_death": ("respawn", {}, "retry"),
     "workers_outlive_signals": (False, {}, 0),
@@ -92,7 +91,6 @@ def test_the_signature_has_them_with_their_defaults_and_types() -> None:
     theirs = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
     assert {name: one.default for name, one in ours.items() if name not in theirs} == DEFAULTS
     types = {one.name: one.type for one in dataclasses.fields(Options)}
-    types["ring_memory"] = "str"  # of a caller, any: a variable of type str is one of the words as well
     assert {name: one.annotation for name, one in ours.items() if name not in theirs} == types
 
 

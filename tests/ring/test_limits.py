@@ -127,7 +127,8 @@ home = pathlib.Path("/sys/fs/cgroup/memory" + next(line.split(":")[2] for line i
 try:
     (folder / "cgroup.procs").write_text(str(os.getpid()))
     got = []
-    with shmloader.DataLoader(Big(), batch_size=None, num_workers=1, ring_memory="MEMORY") as loader:
+    os.environ["SHMLOADER_RING_MEMORY"] = "WHERE"
+    with shmloader.DataLoader(Big(), batch_size=None, num_workers=1) as loader:
         ballast = bytearray(b"x") * (200 << 20)
         iterator = iter(loader)
         while True:
@@ -146,7 +147,7 @@ finally:
 def test_a_real_group_answers_by_an_error_and_not_by_the_oom_killer(memory: str) -> None:
     if not os.path.isdir("/sys/fs/cgroup/memory"):
         pytest.skip("no control groups of version 1 here")
-    ran = run_script(GROUPED.replace("MEMORY", memory), fresh=True)
+    ran = run_script(GROUPED.replace("WHERE", memory), fresh=True)
     if "not permitted" in ran.out:
         pytest.skip("this user may not make control groups")
     assert ran.status == 0, ran.err

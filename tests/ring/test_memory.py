@@ -74,13 +74,13 @@ def test_nothing_grows_with_the_epochs() -> None:
 
 
 @pytest.mark.parametrize("memory", ["posix", "memfd", "auto"])
-def test_slots_grow(memory: str) -> None:
+def test_slots_grow(monkeypatch: pytest.MonkeyPatch, memory: str) -> None:
+    monkeypatch.setenv("SHMLOADER_RING_MEMORY", memory)
     sizes = [10, 5_000_000, 100, 0, 300_000, 20_000_000, 1, 70_000]
     batches = shmloader.DataLoader(
         [torch.full((n,), k % 100, dtype=torch.uint8) for k, n in enumerate(sizes)],
         batch_size=None,
         num_workers=1,
-        ring_memory=memory,
     )
     for k, batch in enumerate(batches):
         assert batch.numel() == sizes[k] and bool((batch == k % 100).all())
@@ -232,12 +232,13 @@ SMALL_SHM = """
 import gc, os, warnings, torch, shmloader
 from conftest import mount_small_shm
 mount_small_shm("64m")
+os.environ["SHMLOADER_RING_MEMORY"] = "WHERE"
 class Big(torch.utils.data.Dataset):
     def __len__(self): return 40
     def __getitem__(self, k): return torch.full((BYTES,), k, dtype=torch.uint8)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=2, ring_memory="MEMORY")
+    loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=2)
     held_batches = []
     least = 1.0
     try:
@@ -264,7 +265,7 @@ print("left", os.listdir("/dev/shm"), os.statvfs("/dev/shm").f_bfree - os.statvf
 
 
 def in_small_shm(memory: str, size: int) -> str:
-    ran = run_script(SMALL_SHM.replace("MEMORY", memory).replace("BYTES", str(size)))
+    ran = run_script(SMALL_SHM.replace("WHERE", memory).replace("BYTES", str(size)))
     if "not permitted" in ran.out:
         pytest.skip("this user may not mount")
     assert ran.status == 0, ran.err
@@ -280,7 +281,7 @@ def test_a_small_dev_shm_and_posix() -> None:
         "of shared memory. /dev/shm has",
         "free",
         "--shm-size",
-        "ring_memory='auto' or 'memfd'",
+        "SHMLOADER_RING_MEMORY=auto or memfd",
         "batch_size",
         "num_workers",
     ):
@@ -306,8 +307,9 @@ def test_a_dev_shm_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shmloader.DataLoader(range(2), num_workers=1)
     with pytest.warns(UserWarning, match="/dev/shm cannot be used here"):
         assert [batch.item() for batch in loader] == [0, 1]
-    with pytest.raises(OSError, match="Read-only"):
-        iter(shmloader.DataLoader(range(2), num_workers=1, ring_memory="posix"))
+    with monkeypatch.context() as only, pytest.raises(OSError, match="Read-only"):
+        only.setenv("SHMLOADER_RING_MEMORY", "posix")
+        iter(shmloader.DataLoader(range(2), num_workers=1))
     number = errno.EMFILE
     with pytest.raises(OSError, match="too many open files"):
         iter(shmloader.DataLoader(range(2), num_workers=1))
@@ -344,8 +346,8 @@ class Tight(torch.utils.data.Dataset):
         return torch.full((400_000,), k, dtype=torch.uint8)
 
 mount_small_shm("16m")
-loader = shmloader.DataLoader(
-    Tight(), batch_size=None, num_workers=1, prefetch_factor=1, spare_slots=0, ring_memory="posix")
+os.environ["SHMLOADER_RING_MEMORY"] = "posix"
+loader = shmloader.DataLoader(Tight(), batch_size=None, num_workers=1, prefetch_factor=1, spare_slots=0)
 print([(batch.numel(), batch[-1].item()) for batch in loader])
 os.unlink("/dev/shm/ballast")
 with BothSides(memory="posix") as ring:
@@ -454,8 +456,9 @@ list(shmloader.DataLoader(Big(), batch_size=None, num_workers=1))
 before = fds()
 resource.setrlimit(resource.LIMIT, (VALUE, resource.RLIM_INFINITY if VALUE > 1000 else 1000))
 for memory in ("auto", "posix", "memfd"):
+    os.environ["SHMLOADER_RING_MEMORY"] = memory
     try:
-        loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=WORKERS, ring_memory=memory)
+        loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=WORKERS)
         for k, batch in enumerate(loader):
             assert bool((batch == k).all())
         print("trained")

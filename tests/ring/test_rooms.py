@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, assert_same, compare, iterate
+from conftest import BOTH, assert_same, compare, into_environment, iterate
 from hostile import BothSides
 from scripts import run_script
 
@@ -151,8 +151,8 @@ WAYS: list[dict[str, Any]] = [
     {},
     {"persistent_workers": True},
     {"in_order": False},
-    {"ring_memory": "posix"},
-    {"ring_memory": "memfd"},
+    {"SHMLOADER_RING_MEMORY": "posix"},
+    {"SHMLOADER_RING_MEMORY": "memfd"},
     {"spare_slots": 0},
     {"schedule": "steal"},
     {"on_worker_death": "respawn"},
@@ -166,7 +166,8 @@ def epochs(data: Any, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_outliers(way: dict[str, Any]) -> None:
+def test_outliers(monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]) -> None:
+    way = into_environment(monkeypatch, way)
     for data, size in ((Outliers(), None), (Same(), 4)):
         theirs = list(torch.utils.data.DataLoader(data, batch_size=size))
         for ours in epochs(data, batch_size=size, num_workers=2, **way):

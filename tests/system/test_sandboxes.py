@@ -44,7 +44,8 @@ class Stream(torch.utils.data.IterableDataset):
         me = torch.utils.data.get_worker_info().id
         yield from (torch.full((20_000,), k, dtype=torch.uint8) for k in range(me, 24, 2))
 
-def epochs(data, **options):
+def epochs(data, memory="auto", **options):
+    os.environ["SHMLOADER_RING_MEMORY"] = memory
     loader = shmloader.DataLoader(data, batch_size=4, num_workers=2, multiprocessing_context=METHOD, **options)
     assert loader.rides_ring
     for _ in range(2):
@@ -55,9 +56,9 @@ def epochs(data, **options):
 
 def all_kinds():
     epochs(Data())
-    epochs(shmloader.freeze(Data()), persistent_workers=True, on_worker_death="respawn", ring_memory="memfd")
+    epochs(shmloader.freeze(Data()), persistent_workers=True, on_worker_death="respawn", memory="memfd")
     if METHOD == "fork":  # the others differ in the ring, and not in how workers start
-        epochs(Data(), schedule="steal", ring_memory="posix")
+        epochs(Data(), schedule="steal", memory="posix")
         epochs(Data(), chunk_size=1)
         epochs(Stream(), in_order=False, timeout=60)
 
@@ -182,7 +183,8 @@ mount_small_shm("16m")
 sandbox.refuse(errno.EPERM, "memfd_create")
 big = [torch.full((5_000_000,), k, dtype=torch.uint8) for k in range(6)]
 for memory in ("auto", "memfd"):
-    try: list(shmloader.DataLoader(big, batch_size=None, num_workers=2, ring_memory=memory))
+    os.environ["SHMLOADER_RING_MEMORY"] = memory
+    try: list(shmloader.DataLoader(big, batch_size=None, num_workers=2))
     except MemoryError as error: print(error)
 """,
     )

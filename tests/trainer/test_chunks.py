@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, Items, Raised, assert_same, iterate, label, seed_all
+from conftest import Augmented, Items, Raised, assert_same, into_environment, iterate, label, seed_all
 from torch.utils.data import default_collate, get_worker_info
 
 import shmloader
@@ -57,12 +57,13 @@ def test_batches_are_those_of_one_worker(chunk_size: int, schedule: str) -> None
         {"prefetch_factor": 1, "num_workers": 1},
         {"prefetch_factor": 9, "num_workers": 8},
         pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
-        {"ring_memory": "posix"},
+        {"SHMLOADER_RING_MEMORY": "posix"},
         {"max_ring_bytes": 10_000_000},
     ],
     ids=label,
 )
-def test_with_other_options(options: dict[str, Any]) -> None:
+def test_with_other_options(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    options = into_environment(monkeypatch, options)
     both(
         Items([item(k) for k in range(40)]),
         {"batch_size": 7, "shuffle": True, "drop_last": True},

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, Items, Raised, assert_same, iterate, seed_all
+from conftest import Augmented, Items, Raised, assert_same, into_environment, iterate, seed_all
 from test_chunks import Deadly, Fails, Pair, Unpicklable, both, counted, item, ones, scaled, summed
 from torch.utils.data import ConcatDataset, Subset, default_collate, get_worker_info
 
@@ -68,14 +68,15 @@ def test_batches_are_those_of_one_worker(chunk_size: int | None, schedule: str) 
         {"prefetch_factor": 9, "num_workers": 4},
         pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
         pytest.param({"multiprocessing_context": "forkserver"}, marks=pytest.mark.long),
-        {"ring_memory": "posix"},
+        {"SHMLOADER_RING_MEMORY": "posix"},
         {"max_ring_bytes": 10_000_000},
         {"persistent_workers": True, "prefetch_epochs": True},
         {"on_bad_sample": "skip"},
         {"num_workers": 0},
     ],
 )
-def test_with_other_options(options: dict[str, Any]) -> None:
+def test_with_other_options(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    options = into_environment(monkeypatch, options)
     both(
         Items([item(k) for k in range(60)]),
         {"batch_size": 7, "shuffle": True, "drop_last": True},

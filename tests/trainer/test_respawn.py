@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, assert_same, label, seed_all
+from conftest import Augmented, assert_same, into_environment, label, seed_all
 from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
@@ -133,13 +133,14 @@ def remembering(batch: list[Any], seen: list[Any] = []) -> Any:  # noqa: B006
         {"collate_fn": remembering, "spare_slots": 0},
         {"collate_fn": remembering, "prefetch_factor": 1},
         {"prefetch_factor": 5, "spare_slots": 0},
-        {"worker_init_fn": random.seed, "ring_memory": "memfd"},
+        {"worker_init_fn": random.seed, "SHMLOADER_RING_MEMORY": "memfd"},
     ],
     ids=label,
 )
-def test_with_other_options(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+def test_with_other_options(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+    options = into_environment(monkeypatch, options)
     ours = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, **options}
-    theirs = {key: value for key, value in ours.items() if key not in ("spare_slots", "ring_memory")}
+    theirs = {key: value for key, value in ours.items() if key != "spare_slots"}
     deaths = dict.fromkeys(range(1, 40, 4), 1)  # more deaths than the ring has payloads in reserve
     with shmloader.DataLoader(Deadly(tmp_path, deaths), on_worker_death="respawn", **ours) as loader:
         assert_same(epochs(loader), undisturbed(**theirs))

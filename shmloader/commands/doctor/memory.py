@@ -55,15 +55,15 @@ def shm(wanted: Wanted) -> Finding:
             f"{state}, and it is {kind}, no tmpfs",
             "the kernel writes everything there to a disk: the batches of rings, and of torch's own loader",
             f"mount -t tmpfs tmpfs {SHM_MOUNT}; in Kubernetes an emptyDir with medium: Memory there; or give each "
-            'loader ring_memory="memfd"',
+            "loader SHMLOADER_RING_MEMORY=memfd",
         )
     if wanted.ring_bytes > free - size * LEFT_FREE:
         return Finding(
             SHM_MOUNT,
             "attention",
             state,
-            f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but ring_memory='posix' raises, and "
-            "torch's own loader fails: a bus error, or no space",
+            f"{wanted.need}: shmloader moves slots to a memfd, which is as fast. SHMLOADER_RING_MEMORY=posix "
+            "raises an error, and torch's own loader fails: a bus error, or no space",
             f"docker run --shm-size={_enough(wanted.ring_bytes)}; in Kubernetes an emptyDir with medium: Memory at "
             f"{SHM_MOUNT}; elsewhere mount -o remount,size={_enough(wanted.ring_bytes)} {SHM_MOUNT}",
         )

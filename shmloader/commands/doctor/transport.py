@@ -59,9 +59,7 @@ def _through_a_ring(size: int, seconds: float) -> float:
     """Batches a second, with one worker."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fork beside threads and a small /dev/shm have their own findings
-        with DataLoader(
-            _Prepared(size), batch_size=None, num_workers=1, multiprocessing_context="fork", ring_memory="memfd"
-        ) as loader:
+        with DataLoader(_Prepared(size), batch_size=None, num_workers=1, multiprocessing_context="fork") as loader:
             batches = iter(loader)
             for _ in range(2 * SLOTS):  # until every slot has its pages
                 next(batches)

@@ -46,7 +46,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 
 import shmloader
 
-OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
+OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
 OURS += ("schedule", "chunk_size", "group_by", "device", "device_prefetch", "on_device", "strict_pinning")
 OURS += ("sample_seeds", "prefetch_epochs", "on_bad_sample", "max_bad_samples", "look_ahead")
 OURS += ("detail", "far_workers")
@@ -578,7 +578,7 @@ def test_parameters_of_samplers_made_elsewhere(workers: int) -> None:
 
 
 def test_our_own_options_are_checked_first_and_change_nothing_of_torchs() -> None:
-    options = {"spare_slots": 0, "ring_memory": "memfd"}
+    options = {"spare_slots": 0, "max_ring_bytes": 1 << 30}
     for row in ("1: num_workers negative", "8: iterable and sampler", "13: batch_size float"):
         dataset, faults = CHECKS[row]
         compare(lambda kind, d=dataset, o=faults: kind(d(), **o, **(options if kind is shmloader.DataLoader else {})))
