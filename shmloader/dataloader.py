@@ -124,10 +124,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             without workers, only the indices of the batch that is made now are known.  Needs a map-style dataset.  See
             docs/look-ahead.md.
 
-        detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
-            `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
-            loaders.
-
         far_workers: Workers on other machines, beside the `num_workers` local ones (default None): a
             `shmloader.ray.Workers`.  They make batches as local workers do, bit for bit, and `num_workers` then says
             how many there are in all.  Local workers, and the processes that receive far batches, start by a fork
@@ -169,7 +165,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     look_ahead: int | None = None
-    detail = False
     far_workers: Any = None
 
     def __init__(
@@ -208,7 +203,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
-        detail: bool = False,
         far_workers: Any = None,
     ) -> None:
         options = Options(
@@ -228,7 +222,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
-            detail=detail,
             far_workers=far_workers,
         )
         options.give_to(self)

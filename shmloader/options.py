@@ -164,9 +164,6 @@ class Options:
             only_on_the_ring=True,
         ),
     )
-    detail: bool = field(
-        default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
-    )
     far_workers: Any = field(
         default=None,
         metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),

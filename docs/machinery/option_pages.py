@@ -54,7 +54,6 @@ ABOUT = {
         "far_workers=32",
         "import shmloader.ray\n\n",
     ),
-    "detail": About("yes or no", "DataLoader(dataset, num_workers=2, detail=True)", "detail=1"),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
     "device_prefetch": About(
         "batches", 'DataLoader(dataset, num_workers=2, device="cpu", device_prefetch=3)', "device_prefetch=0"

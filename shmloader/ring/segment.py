@@ -218,8 +218,8 @@ class Segment(Growth):
 def too_many_files() -> str:
     return (
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). A ring takes "
-        "5, one more if workers are spawned, and one more with detail=True. Each living worker takes 2 or 3. Raise the "
-        "limit, or lower num_workers."
+        "5, one more if workers are spawned, and one more with SHMLOADER_DETAIL=1. Each living worker takes 2 or 3. "
+        "Raise the limit, or lower num_workers."
     )
 
 

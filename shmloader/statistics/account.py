@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from shmloader.options import Options
 from shmloader.statistics.stats import Hot
 from shmloader.system.by_identity import ByIdentity
 
@@ -101,7 +100,7 @@ class Account:
         return self.nodes
 
     def hot(self) -> tuple[Hot, ...] | None:
-        """The functions in which workers spend their time; None without detail=True."""
+        """The functions in which workers spend their time; None without SHMLOADER_DETAIL=1."""
         counts, looks = self._counts.copy(), self._looks
         for sheet in list(self._sheets):
             with contextlib.suppress(OSError):  # another thread, such as that of metrics, may have closed it
@@ -230,6 +229,6 @@ def label_of(loader: Any) -> bytes:
     return (name if kind == "DataLoader" else f"{kind}({name})").encode()
 
 
-def wants_detail(options: Options) -> bool:
-    """Whether workers sample their stacks: by this option, or by the environment for all loaders."""
-    return options.detail or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")
+def wants_detail() -> bool:
+    """Whether workers sample their stacks, by the environment."""
+    return os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")

@@ -250,7 +250,7 @@ def settings_of(loader: Any) -> Settings:
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
         drop_last=loader.drop_last,
-        detail=wants_detail(options),
+        detail=wants_detail(),
         far=loader.num_workers - local_workers(loader),
     )
 

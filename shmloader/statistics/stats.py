@@ -62,7 +62,7 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class Hot:
-    """A function in which workers spend their time, according to samples of their stacks (detail=True).
+    """A function in which workers spend their time, according to samples of their stacks (SHMLOADER_DETAIL=1).
 
     Attributes:
         function: Its name.
@@ -124,7 +124,7 @@ class Stats:
         bad_samples: How many samples were replaced, in all epochs.
         worker_deaths: Workers that died and were replaced.
         workers: The stats of each worker.
-        hot: With detail=True, the functions in which workers spend their time, those with the largest share first.
+        hot: With SHMLOADER_DETAIL=1, the functions in which workers spend their time, the largest share first.
     """
 
     since: str

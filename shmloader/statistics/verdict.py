@@ -163,10 +163,10 @@ def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         )
     if evidence.settings.detail and not stats.hot:
         found.append(
-            "detail=True has no samples yet: workers sample one batch in 16, every 10 ms, and never while the dataset "
-            "blocks all signals"
+            "SHMLOADER_DETAIL=1 has no samples yet: workers sample one batch in 16, every 10 ms, and never while the "
+            "dataset blocks all signals"
             if stats.why_not_ring is None
-            else "detail=True has no effect: it samples the workers of a loader that rides the ring"
+            else "SHMLOADER_DETAIL=1 has no effect: it samples the workers of a loader that rides the ring"
         )
     if stats.why_not_ring is not None:
         found.append(f"only next() is measured, because batches do not ride the ring: {stats.why_not_ring}")

@@ -16,7 +16,7 @@ where ours are refused.  Ours works there, too:
     prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
     sched_getaffinity   All cores of the machine count (cores.py).
     madvise             Pages that were given back stay allocated until the ring ends.
-    timer_create        detail=True is refused.
+    timer_create        SHMLOADER_DETAIL=1 is refused.
 
 Where there is no /proc, limits are read elsewhere (limits.py).
 

@@ -1,4 +1,4 @@
-"""Samples the Python stacks of workers, to find where they spend their time: `detail=True`.
+"""Samples the Python stacks of workers, to find where they spend their time: SHMLOADER_DETAIL=1.
 Decides when it samples (every few milliseconds, of one batch in several), and for which line a sample counts.
 
 NOTE [ Stack samples ]
@@ -135,7 +135,7 @@ class Looks:
                 else "this user has reached the limit (RLIMIT_SIGPENDING). Raise it (`ulimit -i`)"
             )
             raise OSError(
-                error.errno, f"detail=True needs a timer in each worker, and {why}, or leave detail out."
+                error.errno, f"SHMLOADER_DETAIL=1 needs a timer in each worker, and {why}, or unset it."
             ) from None
         self._sheet = sheet
         self._worker = worker

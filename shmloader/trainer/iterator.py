@@ -160,7 +160,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             # with seeds for each sample, a worker that replaces another one needs no random states
             remember=options.respawns and not self._schedule.seeds_samples,
             streams=self._streams,
-            detail=wants_detail(options),
+            detail=wants_detail(),
             stays=stays,
         )
         segment = self._segment

@@ -244,7 +244,6 @@ def test_a_loader() -> None:
         "in_order": False,
         "persistent_workers": True,
         "on_worker_death": "respawn",
-        "detail": True,
     }
     given |= {"workers_outlive_signals": False, "generator": torch.Generator()}
     ours = options_of(shmloader.DataLoader(Sleeps(64, 0.001), num_workers=2, **given))

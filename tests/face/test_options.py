@@ -66,7 +66,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "on_bad_sample": ("skip", {}, "ignore"),
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "look_ahead": (1, {}, -1),
-    "detail": (True, {}, "all"),
     "far_workers": (Nowhere(), {}, 32),
 }
 NAMES = sorted(DEFAULTS)

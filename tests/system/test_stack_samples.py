@@ -1,4 +1,4 @@
-"""detail=True: the function that takes the most has a name and a line."""
+"""SHMLOADER_DETAIL=1: the function that takes the most has a name and a line."""
 
 from __future__ import annotations
 
@@ -116,9 +116,15 @@ def test_a_sheet_tells_what_was_written_whole() -> None:
     assert sheet.closed
 
 
+@pytest.fixture
+def detail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMLOADER_DETAIL", "1")
+
+
+@pytest.mark.usefixtures("detail")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_the_slowest_function_has_a_name_and_a_line(start: str) -> None:
-    loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, multiprocessing_context=start)
+    loader = shmloader.DataLoader(Slow(), num_workers=1, multiprocessing_context=start)
     iterator = iter(loader)
     next(iterator)
     next(iterator)  # the first one has been published, and its looks behind that
@@ -240,23 +246,21 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shmloader.DataLoader(Slow(), num_workers=1)
     iterate(loader)
     assert loader.stats().hot is None
-    loader = shmloader.DataLoader([1, 2], detail=True)
+    monkeypatch.setenv("SHMLOADER_DETAIL", "1")
+    loader = shmloader.DataLoader([1, 2])
     iterate(loader)
-    assert any("detail=True has no effect: it samples the workers" in note for note in loader.report().verdict.notes)
+    assert any(
+        "SHMLOADER_DETAIL=1 has no effect: it samples the workers" in note for note in loader.report().verdict.notes
+    )
     monkeypatch.setattr(stack_samples, "EVERY", 1)  # as if no look ever came
-    loader = shmloader.DataLoader([1, 2], num_workers=1, detail=True)
+    loader = shmloader.DataLoader([1, 2], num_workers=1)
     iterate(loader)
     assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes)
-    monkeypatch.setenv("SHMLOADER_DETAIL", "1")
     loader = shmloader.DataLoader([1, 2], num_workers=1)
     batches = iter(loader)
     next(batches)
     assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes), "alive"
     del batches
-    with pytest.raises(ValueError, match=r"detail should be True or False, but got detail=1. True has workers look"):
-        shmloader.DataLoader([1], detail=1)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="only the ring can honour detail=True"):
-        shmloader.DataLoader(torch.utils.data.datapipes.iter.IterableWrapper([1]), num_workers=1, detail=True)
 
 
 def test_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,9 +286,10 @@ def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) ->
 
     handler = signal.getsignal(signal.SIGALRM)
     outcomes = []
-    for detail in (False, True):
+    for detail in "01":
+        monkeypatch.setenv("SHMLOADER_DETAIL", detail)
         torch.manual_seed(3)
-        loader = shmloader.DataLoader(Draws(), num_workers=2, detail=detail, multiprocessing_context="fork")
+        loader = shmloader.DataLoader(Draws(), num_workers=2, multiprocessing_context="fork")
         outcomes.append([(batch[0].tolist(), batch[1].tolist()) for batch in iterate(loader)])
     assert outcomes[0] == outcomes[1] and len(outcomes[0]) == 6
     assert loader.stats().hot
@@ -310,11 +315,12 @@ class Busy(torch.utils.data.Dataset):
             yield k * number
 
 
+@pytest.mark.usefixtures("detail")
 def test_looks_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """With faulthandler for a handler, workers died of one look in 20 to 200, in a segmentation fault."""
     monkeypatch.setattr(stack_samples, "PERIOD", 100_000)
     monkeypatch.setattr(stack_samples, "EVERY", 2)
-    loader = shmloader.DataLoader(Busy(), num_workers=1, detail=True, multiprocessing_context="fork")
+    loader = shmloader.DataLoader(Busy(), num_workers=1, multiprocessing_context="fork")
     expected = [Busy()[index] for index in range(4)]
     assert [int(batch) for batch in loader] == expected
     counts, looks = account_of(loader)._counts, account_of(loader)._looks
@@ -338,9 +344,10 @@ class Ends(torch.utils.data.Dataset):
         sleep(0.05)
 
 
+@pytest.mark.usefixtures("detail")
 def test_a_worker_that_exits_is_not_killed_by_its_timer() -> None:
     """When the interpreter of a spawned worker ends, it resets the handlers of signals."""
-    loader = shmloader.DataLoader(Ends(), num_workers=1, detail=True, multiprocessing_context="spawn")
+    loader = shmloader.DataLoader(Ends(), num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
         next(iter(loader))
 
@@ -349,7 +356,8 @@ def no_timers(worker: int) -> None:
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
 
 
+@pytest.mark.usefixtures("detail")
 def test_a_worker_that_gets_no_timer_reports_it() -> None:
-    loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, worker_init_fn=no_timers)
-    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\)\. Raise it \(`ulimit -i`\), or leave detail out"):
+    loader = shmloader.DataLoader(Slow(), num_workers=1, worker_init_fn=no_timers)
+    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\)\. Raise it \(`ulimit -i`\), or unset it"):
         next(iter(loader))

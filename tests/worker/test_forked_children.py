@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, iterate, label
+from conftest import assert_same, into_environment, iterate, label
 from scripts import start_script
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
@@ -104,7 +104,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "shared work": {"schedule": "steal"},
     "chunks": {"chunk_size": 2},
     "respawn": {"on_worker_death": "respawn"},
-    "detail": {"detail": True},
+    "detail": {"SHMLOADER_DETAIL": "1"},
     "bad samples": {"on_bad_sample": "skip"},
     "not batched": {"batch_size": None},
 }
@@ -126,8 +126,8 @@ def test_that_comes_out_of_the_dataset(kind: Any, child: str) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_that_comes_out_with_options(options: str) -> None:
-    assert_undisturbed(Forks("raises"), **OPTIONS[options])
+def test_that_comes_out_with_options(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
+    assert_undisturbed(Forks("raises"), **into_environment(monkeypatch, OPTIONS[options]))
 
 
 class Late:
