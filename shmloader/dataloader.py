@@ -110,12 +110,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
             the batch, as in torch.  "skip": the sample is replaced by another one that the sampler may give.  The
             choice depends only on the loader's seed, the epoch and the index, so batches are the same for any number of
-            workers and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  Needs a map-style
-            dataset.
-
-        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, which is a share of the
-            samples that the epoch has asked for until then, and at least 10 (default None: 0.001).  One more is a
-            RuntimeError with the first tracebacks.  Needs `on_bad_sample="skip"`.
+            workers and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  "skip:20" lets an
+            epoch skip 20 samples.  "skip:0.05" lets it skip this share of the samples that it has asked for until then,
+            and at least 10; "skip" stands for "skip:0.001".  One more is a RuntimeError with the first tracebacks.
+            Needs a map-style dataset.
 
         look_ahead: How many batches' indices a worker reads before it makes them: the one that it makes now, and those
             that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
@@ -163,7 +161,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     sample_seeds = False
     prefetch_epochs = False
     on_bad_sample = "raise"
-    max_bad_samples: int | float | None = None
     look_ahead: int | None = None
     far_workers: Any = None
 
@@ -201,7 +198,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         sample_seeds: bool = False,
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
-        max_bad_samples: int | float | None = None,
         look_ahead: int | None = None,
         far_workers: Any = None,
     ) -> None:
@@ -220,7 +216,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             sample_seeds=sample_seeds,
             prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,
-            max_bad_samples=max_bad_samples,
             look_ahead=look_ahead,
             far_workers=far_workers,
         )

@@ -88,13 +88,22 @@ def _far_workers(name: str, value: Any) -> None:
         _refuse(name, value, "a shmloader.ray.Workers or None", "For example shmloader.ray.Workers(num=32)")
 
 
-def _count_or_share(name: str, value: Any) -> None:
-    if not (is_integer(value) and value >= 0) and not (isinstance(value, float) and 0 < value <= 1):
-        allowed = (
-            "a non-negative integer (the bad samples that an epoch may have) or a float above 0 and at most 1 (their "
-            "share)"
-        )
-        _refuse(name, value, allowed, "None stands for 0.001")
+def _limit(text: str) -> int | float:
+    """The most samples that an epoch may skip: a number of them, or a share.  A ValueError: it is neither."""
+    limit = int(text) if text.isdecimal() else float(text)
+    if isinstance(limit, float) and not 0 < limit <= 1:
+        raise ValueError(text)
+    return limit
+
+
+def _on_bad_sample(name: str, value: Any) -> None:
+    if isinstance(value, str) and value in ("raise", "skip"):
+        return
+    try:
+        _limit(value[5:] if isinstance(value, str) and value.startswith("skip:") else "")
+    except ValueError:
+        allowed = "'raise', 'skip', or 'skip:' with a number of samples or a share above 0 and at most 1"
+        _refuse(name, value, allowed, "For example 'skip:20' or 'skip:0.05'")
 
 
 def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
@@ -155,8 +164,7 @@ class Options:
             _true_or_false("True makes the next epoch's first batches during this one"), only_on_the_ring=True
         ),
     )
-    on_bad_sample: str = field(default="raise", metadata=_rule(_one_of("raise", "skip"), only_on_the_ring=True))
-    max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
+    on_bad_sample: str = field(default="raise", metadata=_rule(_on_bad_sample, only_on_the_ring=True))
     look_ahead: int | None = field(
         default=None,
         metadata=_rule(
@@ -175,11 +183,6 @@ class Options:
         if self.on_device is not None and self.device is None:
             raise ValueError(
                 "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'."
-            )
-        if self.max_bad_samples is not None and self.on_bad_sample == "raise":
-            raise ValueError(
-                f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip'. Without it, the first bad "
-                "sample raises."
             )
 
     @classmethod
@@ -210,7 +213,12 @@ class Options:
     @property
     def skips_bad_samples(self) -> bool:
         """Whether a sample that raises is replaced."""
-        return self.on_bad_sample == "skip"
+        return self.on_bad_sample != "raise"
+
+    @property
+    def most_bad_samples(self) -> int | float:
+        """How many samples an epoch may skip: a number of them, or a share of those that it asks for."""
+        return _limit(self.on_bad_sample.partition(":")[2] or "0.001")
 
 
 _COMPARED = (bool, int, float, str, torch.device)

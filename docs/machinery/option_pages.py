@@ -71,12 +71,7 @@ ABOUT = {
         "prefetch_epochs=True, num_workers=2",
     ),
     "on_bad_sample": About(
-        "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip")', 'on_bad_sample="ignore"'
-    ),
-    "max_bad_samples": About(
-        "samples, or a share of them",
-        'DataLoader(dataset, num_workers=2, on_bad_sample="skip", max_bad_samples=100)',
-        "max_bad_samples=10",
+        "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip:0.05")', 'on_bad_sample="skip:-1"'
     ),
     "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", "strict_pinning=1"),
 }

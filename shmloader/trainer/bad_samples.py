@@ -1,4 +1,4 @@
-"""How many samples of a loader raised and were replaced, and if `max_bad_samples` is exceeded: NOTE [ Bad samples ]."""
+"""How many samples of a loader raised and were replaced, and if these are too many: NOTE [ Bad samples ]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from shmloader.options import Options
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.signals import held
 
-SHARE = 0.001  # of the samples asked for, if the user gives no other limit
 AT_LEAST = 10  # bad samples that any share allows; otherwise the first of an epoch could be too many
 KEPT = 10
 _SHOWN = 3  # tracebacks in an error
@@ -77,7 +76,7 @@ class Tally:
 
     def __init__(self, loader: Any, options: Options) -> None:
         self._account = _accounts.setdefault(loader, _Account())
-        self._limit = options.max_bad_samples
+        self._given, self._limit = options.on_bad_sample, options.most_bad_samples
         self.begin()
 
     def begin(self) -> None:
@@ -115,14 +114,13 @@ class Tally:
             )
 
     def _check(self, asked: int) -> None:
-        limit = SHARE if self._limit is None else self._limit
-        most = limit if isinstance(limit, int) else max(AT_LEAST, int(limit * asked))
+        most = self._limit if isinstance(self._limit, int) else max(AT_LEAST, int(self._limit * asked))
         if self._here.count > most:
             shown = "\n".join(f"sample {bad.index}: {bad.error}" for bad in self._here.first[:_SHOWN])
-            given = "the default" if self._limit is None else f"max_bad_samples={self._limit!r}"
             raise RuntimeError(
-                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}. "
-                f"Repair the samples, or raise max_bad_samples. The first errors were\n\n{shown}"
+                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and "
+                f"on_bad_sample={self._given!r} allows {most}. Repair the samples, or allow more, as 'skip:0.05' does. "
+                f"The first errors were\n\n{shown}"
             )
 
 

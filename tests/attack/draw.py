@@ -74,7 +74,7 @@ def _hooked(drawn: random.Random, program: Program) -> Program:
         program = replace(program, loader="").with_options(**dict.fromkeys(OURS_ALONE))
         actions = [do for do in actions if do.verb not in ("save", "resume", "start", "close", "close iterator")]
     if hook in FETCHERS:
-        gone = ("on_bad_sample", "max_bad_samples", "chunk_size", "sample_seeds", "schedule")
+        gone = ("on_bad_sample", "chunk_size", "sample_seeds", "schedule")
         program = program.with_options(**dict.fromkeys(gone))
     begins = [place for place, do in enumerate(actions) if do.verb in ("begin", "start", "set epoch")]
     at = _some(drawn, 0.3, begins[:2], 0)
@@ -115,7 +115,7 @@ def _options(drawn: random.Random, stream: bool, data: Data) -> dict[str, Any]:
             "on_worker_death": "respawn" if data.habit == "exits once" else often(0.1, "respawn"),
         }
         if data.habit in ("raises", "raises odd") and drawn.random() < 0.3:
-            options |= {"on_bad_sample": "skip", "max_bad_samples": 100}
+            options |= {"on_bad_sample": "skip:100"}
     return options
 
 
@@ -138,7 +138,7 @@ def _forking(drawn: random.Random, program: Program) -> Program:
     last = size * drawn.randint(1, 3) - 1  # of a batch: the child's collate() would write where that batch lies
     data = replace(program.data, kind="rows", form="tensor", habit="forks", at=last)
     program = replace(program, data=data, order=Order(), batch_size=size, keep=9, collate="")
-    gone = ("chunk_size", "on_bad_sample", "max_bad_samples", "on_worker_death")
+    gone = ("chunk_size", "on_bad_sample", "on_worker_death")
     return program.with_options(num_workers=drawn.choice([1, 1, 2]), **dict.fromkeys(gone))
 
 
@@ -152,7 +152,7 @@ BEGIN, REST, SAVE = Do("begin"), Do("rest"), Do("save")
 
 def _streaming(program: Program, kind: str, length: int, habit: str = "", at: int = 0) -> Program:
     data = Data(kind, length, program.data.form, "", habit, at)
-    gone = dict.fromkeys((*_OF_ROWS, "max_bad_samples", "max_ring_bytes", "in_order"))
+    gone = dict.fromkeys((*_OF_ROWS, "max_ring_bytes", "in_order"))
     return replace(program, data=data, order=Order(), shm="").with_options(**gone)
 
 
@@ -196,7 +196,7 @@ def _with_raising_sampler(drawn: random.Random, program: Program) -> Program:
     at = size * (ahead + drawn.randint(0, 4))
     data = replace(program.data, kind="rows", length=at + size * drawn.randint(1, 3), habit="")
     program = replace(program, data=data, order=Order("raising", at), batch_size=size, shm="", loader="")
-    gone = (*_OF_ROWS, "max_bad_samples", "max_ring_bytes", "in_order", "persistent_workers")
+    gone = (*_OF_ROWS, "max_ring_bytes", "in_order", "persistent_workers")
     program = program.with_options(**dict.fromkeys(gone))
     workers = 2 if ahead % 2 == 0 else 1
     program = program.with_options(num_workers=workers, prefetch_factor=ahead // workers)
@@ -212,7 +212,7 @@ def _with_uncut_batch(drawn: random.Random, program: Program) -> Program:
     data = replace(program.data, kind="rows", length=drawn.choice([9, 13, 24]), form=form, noise="", habit="")
     order = Order("odd batches", drawn.randrange(1, 6))
     program = replace(program, data=data, order=order, batch_size=size, collate="", shm="", loader="")
-    gone = ("on_bad_sample", "max_bad_samples", "max_ring_bytes", "in_order", "drop_last")
+    gone = ("on_bad_sample", "max_ring_bytes", "in_order", "drop_last")
     program = program.with_options(**dict.fromkeys(gone))
     program = program.with_options(num_workers=program.workers or 1, chunk_size=drawn.choice([1, 2, 3]))
     actions = (BEGIN, Do("take", drawn.randint(1, 7)), SAVE)
@@ -224,7 +224,7 @@ def _among_ranks(drawn: random.Random, program: Program) -> Program:
     kind = drawn.choice(["rows", "rows", "rows of epoch"])
     data = replace(program.data, kind=kind, noise="", length=max(program.data.length, 5), habit="")
     program = replace(program, data=data, order=Order("distributed"))
-    program = program.with_options(on_bad_sample=None, max_bad_samples=None, in_order=None)
+    program = program.with_options(on_bad_sample=None, in_order=None)
     actions = _epoch(drawn, program, 0) if drawn.random() < 0.4 else []
     actions += [BEGIN, Do("take", drawn.randint(1, 4)), SAVE, Do("resume", drawn.choice([1, 3, 4]), "ranks")]
     actions += [BEGIN, Do("take", 1), SAVE, Do("resume")] if drawn.random() < 0.3 else []
@@ -236,7 +236,7 @@ def _in_another_order(drawn: random.Random, program: Program) -> Program:
     data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5), habit="")
     order = Order(drawn.choice(DISTRIBUTED), ranks=drawn.choice([1, 2, 3]))
     program = replace(program, data=data, order=order)
-    program = program.with_options(on_bad_sample=None, max_bad_samples=None, in_order=None)
+    program = program.with_options(on_bad_sample=None, in_order=None)
     other = "seed" if order.kind == "straight distributed" else drawn.choice([*OTHERS])
     actions = _epoch(drawn, program, 0) if drawn.random() < 0.3 else []
     resumed = (BEGIN, Do("take", drawn.choice([1, 1, 2, 3])), SAVE, Do("resume", what=other), BEGIN, REST)
@@ -253,7 +253,7 @@ def _between_epochs(drawn: random.Random, program: Program) -> Program:
         data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5))
         data = replace(data, form="number") if data.form in NEED_COLLATE else data
         program = replace(program, data=data, order=order).with_options(num_workers=drawn.choice([None, 1, 2]))
-        gone = ("on_bad_sample", "max_bad_samples", "in_order", "drop_last")
+        gone = ("on_bad_sample", "in_order", "drop_last")
         program = program.with_options(**dict.fromkeys(gone))
         alone = order.kind in ONE_BY_ONE
         program = replace(program, batch_size=None if alone else program.batch_size or 2, collate="")
@@ -283,7 +283,7 @@ def _saving(drawn: random.Random, program: Program) -> Program:
     program = replace(
         program, data=data, order=order, batch_size=None if alone else program.batch_size or 2, collate=""
     )
-    gone = ("on_bad_sample", "max_bad_samples", "in_order", "drop_last", "max_ring_bytes")
+    gone = ("on_bad_sample", "in_order", "drop_last", "max_ring_bytes")
     program = replace(program.with_options(**dict.fromkeys(gone)), shm="")
     program = program.with_options(chunk_size=None) if alone else program
     actions: list[Do] = [BEGIN, REST] * drawn.choice([0, 0, 1])
@@ -310,7 +310,7 @@ def _with_set_epoch(drawn: random.Random, program: Program) -> Program:
     order = Order(drawn.choice(CALLING) if calls else _some(drawn, 0.3, ["shuffle", "list"], "in order"))
     order = Order() if kind.startswith("stream") else order
     program = replace(program, data=data, order=order, batch_size=program.batch_size or 2, loader="", shm="")
-    program = program.with_options(**dict.fromkeys(("on_bad_sample", "max_bad_samples")))
+    program = program.with_options(on_bad_sample=None)
     if noise:
         program = program.with_options(**dict.fromkeys(("schedule", "sample_seeds", "chunk_size")))
     actions: list[Do] = []
@@ -336,7 +336,7 @@ def _short_of_memory(drawn: random.Random, program: Program) -> Program:
     program = replace(program, collate="as_list" if form == "growing" else "")
     memory = drawn.choice([None, None, "posix", "memfd"])
     program = program.with_options(num_workers=program.workers or 1, ring_memory=memory, max_ring_bytes=None)
-    program = program.with_options(on_bad_sample=None, max_bad_samples=None)
+    program = program.with_options(on_bad_sample=None)
     actions: list[Do] = []
     for number in range(drawn.randint(1, 2)):
         actions += _epoch(drawn, program, number)

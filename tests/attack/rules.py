@@ -96,8 +96,6 @@ def _options(program: Program) -> str | None:
         return "what processes share, or cannot be pickled"
     if get("drop_last") and (program.batch_size is None or program.order.kind in IN_BATCHES):
         return "torch refuses"
-    if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
-        return "they belong together"
     return None
 
 

@@ -60,7 +60,6 @@ def candidates(program: Program) -> Iterator[Program]:
     for name, _ in program.options:
         if name not in ("num_workers",):
             yield program.with_options(**{name: None})
-    yield program.with_options(on_bad_sample=None, max_bad_samples=None)
     yield program.with_options(prefetch_epochs=None, persistent_workers=None)
     yield from _smaller_numbers(program)
 

@@ -16,7 +16,6 @@ OURS_ALONE = (
     "prefetch_epochs",
     "max_ring_bytes",
     "on_bad_sample",
-    "max_bad_samples",
     "on_worker_death",
     "ring_memory",
     "device",
@@ -36,7 +35,7 @@ def raises_elsewhere(program: Program) -> bool:
 
 def is_compared_with_ours(program: Program) -> bool:
     """Whether torch's loader cannot give the same samples."""
-    return bool(program.get("on_bad_sample") == "skip" or (program.data.noise and seeds_samples(program)))
+    return bool(program.get("on_bad_sample") or (program.data.noise and seeds_samples(program)))
 
 
 def is_followed(program: Program) -> bool:
@@ -52,15 +51,14 @@ def twin(program: Program) -> tuple[Program, str]:
         calm = replace(calm, data=replace(calm.data, habit=""))
     if is_followed(program):
         return _without_workers(calm), TORCH
-    skips = program.get("on_bad_sample") == "skip"
+    skips = program.get("on_bad_sample")
     if is_compared_with_ours(program):
         # How many batches are drawn in advance depends on the workers.  So does which one a sampler's error replaces.
         workers = (program.workers or None) if program.order.kind == "raising" else 1
         calm = replace(calm.with_options(num_workers=workers), actions=tuple(_undisturbed(program)))
         return calm.with_options(
             sample_seeds=seeds_samples(program) or None,
-            on_bad_sample="skip" if skips else None,
-            max_bad_samples=100 if skips else None,
+            on_bad_sample=skips,
         ), OURS
     if program.order.kind == "raising" and raises_elsewhere(program):
         gone = ("num_workers", "prefetch_factor", "persistent_workers", "timeout", "in_order")

@@ -63,8 +63,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "strict_pinning": (True, {}, None),
     "sample_seeds": (True, {}, 1),
     "prefetch_epochs": (True, {"persistent_workers": True}, 1),
-    "on_bad_sample": ("skip", {}, "ignore"),
-    "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
+    "on_bad_sample": ("skip:0.5", {}, "skip:1.5"),
     "look_ahead": (1, {}, -1),
     "far_workers": (Nowhere(), {}, 32),
 }

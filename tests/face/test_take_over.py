@@ -154,7 +154,7 @@ def test_an_error_of_the_builders_own_is_its_own(silent: None) -> None:
         ({"on_worker_deaths": "respawn"}, TypeError, "takes shmloader's options, and not 'on_worker_deaths'"),
         ({"batch_size": 3}, TypeError, "an argument of torch's"),
         ({"schedule": "fast"}, ValueError, "schedule should be"),
-        ({"max_bad_samples": 3}, ValueError, "needs on_bad_sample='skip'"),
+        ({"on_bad_sample": "skip:"}, ValueError, "'skip:' with a number"),
     ],
 )
 def test_options_of_the_patch_are_checked(options: Any, error: Any, says: str) -> None:

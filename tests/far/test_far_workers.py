@@ -111,7 +111,7 @@ def test_an_exception_comes_in_place_of_the_batch() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*bad")
 def test_bad_samples_are_replaced_by_the_same_ones() -> None:
-    options = {"on_bad_sample": "skip", "max_bad_samples": 1.0}
+    options = {"on_bad_sample": "skip:1.0"}
     assert_same(batches(1, 1, dataset=Bad(), **options), batches(2, 0, dataset=Bad(), **options))
 
 

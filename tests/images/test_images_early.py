@@ -220,7 +220,7 @@ def test_errors_are_left_to_the_samples(root: Path, advised: list[str]) -> None:
     assert advised == names(folder, 0, -1)
     with pytest.raises(FileNotFoundError):
         folder[2]
-    loader = shmloader.DataLoader(folder, batch_size=4, num_workers=1, on_bad_sample="skip", max_bad_samples=1)
+    loader = shmloader.DataLoader(folder, batch_size=4, num_workers=1, on_bad_sample="skip:1")
     with pytest.warns(RuntimeWarning, match="FileNotFoundError"):
         assert len(list(loader)) == COUNT // 4
 

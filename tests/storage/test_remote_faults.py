@@ -81,7 +81,7 @@ def test_it_is_replaced(fault: str, remote: str, tmp_path: Path) -> None:
     spoil(tmp_path, 13, fault)
     found = []
     for depth in (0, 4):
-        with loader(dataset, look_ahead=depth, on_bad_sample="skip", max_bad_samples=5, shuffle=True) as ours:
+        with loader(dataset, look_ahead=depth, on_bad_sample="skip:5", shuffle=True) as ours:
             seed_all()
             with pytest.warns(RuntimeWarning, match="13"):
                 found.append(iterate(ours))

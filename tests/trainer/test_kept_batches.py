@@ -35,7 +35,7 @@ class Stream(IterableDataset[torch.Tensor]):
         {"persistent_workers": True, "prefetch_epochs": True},
         {"schedule": "steal"},
         {"chunk_size": 1},
-        {"on_worker_death": "respawn", "on_bad_sample": "skip", "max_bad_samples": 1},
+        {"on_worker_death": "respawn", "on_bad_sample": "skip:1"},
         {"batch_size": None},
         {"stream": True},
         {"in_order": False},

@@ -300,11 +300,11 @@ def test_bad_samples_are_of_their_epoch() -> None:
                 raise OSError("rotten")
             return index
 
-    options: dict[str, Any] = {"dataset": Rotten(LENGTH), "shuffle": False, "on_bad_sample": "skip"}
+    options: dict[str, Any] = {"dataset": Rotten(LENGTH), "shuffle": False, "on_bad_sample": "skip:2"}
     given = []
     for prefetch in (False, True):
         seed_all()
-        with loader(prefetch, max_bad_samples=2, **options) as made:
+        with loader(prefetch, **options) as made:
             given.append([iterate(made) for _ in range(3)])
             assert made.bad_samples.count == 6
     assert_same(given[1], given[0])

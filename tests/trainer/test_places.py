@@ -453,9 +453,7 @@ def test_bad_samples_are_replaced_alike() -> None:
     for ours in ({"num_workers": 2}, {"num_workers": 3, "group_by": "place"}):
         seed_all()
         with (
-            shmloader.DataLoader(
-                Bad(list(range(90))), 8, shuffle=True, on_bad_sample="skip", max_bad_samples=50, **ours
-            ) as loader,
+            shmloader.DataLoader(Bad(list(range(90))), 8, shuffle=True, on_bad_sample="skip:50", **ours) as loader,
             pytest.warns(RuntimeWarning, match="sample"),
         ):
             found.append((list(loader), loader.bad_samples.count))

@@ -116,7 +116,7 @@ def test_a_subset_of_a_subset_gives_the_same(without_workers: list[Any]) -> None
     dataset = Subset(Subset(Augmented(23), range(23)), range(23))
     for options in ({"num_workers": 2}, {"num_workers": 2, "chunk_size": 2}, {"num_workers": 0, "sample_seeds": True}):
         assert_same(epochs(dataset=dataset, **options), without_workers)
-    skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
+    skipping = {"on_bad_sample": "skip:0.5"}
     assert_same(epochs(dataset=dataset, num_workers=2, **skipping), without_workers)
 
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_stolen(dataset: Any, options: dict[str, Any], says: str)
 def test_without_workers_samples_are_seeded_too(without_workers: list[Any]) -> None:
     assert_same(epochs(num_workers=0), without_workers)
     assert_same(epochs(num_workers=0, batch_size=None), epochs(num_workers=2, batch_size=None))
-    skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
+    skipping = {"on_bad_sample": "skip:0.5"}
     assert_same(epochs(num_workers=0, **skipping), without_workers)
 
 

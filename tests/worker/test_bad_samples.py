@@ -165,7 +165,7 @@ def test_after_a_resume_the_same_come(workers: int, at: int) -> None:
 @pytest.mark.long
 def test_one_in_a_hundred_of_many() -> None:
     dataset = Rotten(3000, bad=range(50, 3000, 100))
-    options = {"dataset": dataset, "batch_size": 16, "max_bad_samples": 0.02, "sample_seeds": True}
+    options = {"dataset": dataset, "batch_size": 16, "on_bad_sample": "skip:0.02", "sample_seeds": True}
     expected, found = epochs(0, **options)
     assert found.count == 30 and len(indices(expected[0])) == 3000
     for workers in (1, 2, 4):
@@ -194,11 +194,11 @@ def test_after_a_respawn_the_same_come() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("most", "allowed"), [(2, 2), (0, 0), (None, 10), (0.5, 10)])
-def test_too_many_are_an_error(workers: int, most: Any, allowed: int) -> None:
+@pytest.mark.parametrize(("most", "allowed"), [(":2", 2), (":0", 0), ("", 10), (":0.5", 10)])
+def test_too_many_are_an_error(workers: int, most: str, allowed: int) -> None:
     rotten = set(range(0, LENGTH, 2))
-    options: dict[str, Any] = {"dataset": Rotten(bad=rotten), "max_bad_samples": most, "shuffle": False}
-    given = [0.5] if most == 0.5 else []
+    options: dict[str, Any] = {"dataset": Rotten(bad=rotten), "on_bad_sample": f"skip{most}", "shuffle": False}
+    given = [0.5] if most == ":0.5" else []
     with loader(workers, **options) as made:
         if given:  # half of 60 may be bad, and 10 at least: the first 20 have 10
             assert len(iterate(made)) == LENGTH // BATCH
@@ -209,13 +209,13 @@ def test_too_many_are_an_error(workers: int, most: Any, allowed: int) -> None:
         with pytest.raises(RuntimeError, match=f"{allowed + 2} of the {2 * allowed + 4} samples asked for") as error:
             next(batches)
         text = str(error.value)
-        assert f"allows {allowed}" in text and "OSError: sample 0 is rotten" in text
+        assert f"on_bad_sample='skip{most}' allows {allowed}" in text and "OSError: sample 0 is rotten" in text
         del batches
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_limit_is_for_each_epoch(workers: int) -> None:
-    given, found = epochs(workers, 3, max_bad_samples=len(BAD), persistent_workers=True)
+    given, found = epochs(workers, 3, on_bad_sample=f"skip:{len(BAD)}", persistent_workers=True)
     assert [len(indices(batches)) for batches in given] == [LENGTH] * 3
     assert found.count == 3 * len(BAD) and len(found.first) == 10
 
@@ -298,7 +298,7 @@ class Growing(torch.utils.data.Sampler[int]):
 @pytest.mark.parametrize("started", [False, True])
 def test_workers_that_persist_know_what_the_sampler_gives_now(options: dict[str, Any], started: bool) -> None:
     sampler, dataset = Growing(), Rotten(bad=range(0, LENGTH, 3))
-    options |= {"sampler": sampler, "shuffle": None, "persistent_workers": True, "max_bad_samples": 99}
+    options |= {"sampler": sampler, "shuffle": None, "persistent_workers": True, "on_bad_sample": "skip:99"}
     with loader(1, dataset=dataset, **options) as made:
         iterator = iter(made)
         assert max(indices(list(iterator))) < 20
@@ -347,7 +347,7 @@ class TakingOff(AtOnce):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
     batches = [list(range(at, at + BATCH)) for at in range(0, 20, BATCH)]
-    options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "max_bad_samples": 99}
+    options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "on_bad_sample": "skip:99"}
     given, found = epochs(workers, 2, dataset=TakingOff(), **options)
     assert [len(indices(each)) for each in given] == [20, 20] and found.count == 2 * 3
 
@@ -370,7 +370,9 @@ def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
 def test_what_the_sampler_leaves_out_does_not_come(workers: int) -> None:
     """It may be the validation set."""
     made = SubsetRandomSampler(range(20))
-    given, found = epochs(workers, sampler=made, shuffle=None, dataset=Rotten(bad=range(0, 20, 3)), max_bad_samples=99)
+    given, found = epochs(
+        workers, sampler=made, shuffle=None, dataset=Rotten(bad=range(0, 20, 3)), on_bad_sample="skip:99"
+    )
     assert max(indices(given[0])) < 20 and found.count > 2
 
 
@@ -425,7 +427,7 @@ def test_a_warning_that_is_an_error_comes_once(workers: int) -> None:
 
 def test_a_batch_that_is_read_again_counts_once() -> None:
     """A signal may have come when it was noted and not handed out."""
-    made = loader(0, max_bad_samples=1)
+    made = loader(0, on_bad_sample="skip:1")
     tally = Tally(made, Options.of(made))
     report = [pickle.dumps((1, [(3, 4, "what it raised")]))]
     with pytest.warns(RuntimeWarning, match="sample 3 raised, and sample 4 came"):
@@ -469,12 +471,11 @@ class Odd:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_bad_sample": "drop"}, "on_bad_sample should be 'raise' or 'skip', but got on_bad_sample='drop'"),
-        ({"max_bad_samples": 3}, "max_bad_samples=3 needs on_bad_sample='skip'"),
-        ({"on_bad_sample": "skip", "max_bad_samples": -1}, "got max_bad_samples=-1"),
-        ({"on_bad_sample": "skip", "max_bad_samples": 0.0}, "got max_bad_samples=0.0"),
-        ({"on_bad_sample": "skip", "max_bad_samples": 1.5}, "got max_bad_samples=1.5"),
-        ({"on_bad_sample": "skip", "max_bad_samples": True}, "got max_bad_samples=True"),
+        ({"on_bad_sample": "drop"}, "should be 'raise', 'skip', or 'skip:' with .*, but got on_bad_sample='drop'"),
+        *(
+            ({"on_bad_sample": wrong}, f"got on_bad_sample={wrong!r}. For example 'skip:20' or 'skip:0.05'")
+            for wrong in ("skip:", "skip:-1", "skip:0.0", "skip:1.5", "skip:nan", "skip:few", "raise:3", True, 0.05)
+        ),
         ({"on_bad_sample": "skip", "dataset": Stream()}, "needs a map-style dataset, but got Stream"),
         (
             {"on_bad_sample": "skip", "dataset": Unsized(), "sampler": Odd()},

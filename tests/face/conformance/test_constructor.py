@@ -48,7 +48,7 @@ import shmloader
 
 OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
 OURS += ("schedule", "chunk_size", "group_by", "device", "device_prefetch", "on_device", "strict_pinning")
-OURS += ("sample_seeds", "prefetch_epochs", "on_bad_sample", "max_bad_samples", "look_ahead")
+OURS += ("sample_seeds", "prefetch_epochs", "on_bad_sample", "look_ahead")
 OURS += ("far_workers",)
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
