@@ -90,8 +90,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             without `pin_memory`.  Your current stream waits for the copy; your code does not.  Containers keep their
             types, objects with a `.to()` move themselves, and everything else stays as it is.  "cpu" is plain delivery.
 
-        device_prefetch: How many batches may be on the device and not delivered yet (default 2).  Needs `device`.
-
         on_device: A function of a batch, called on the device after the copy, on the stream and in the thread that
             copies (default None).  Its result is delivered.  Needs `device`.  See `shmloader.transforms`.
 
@@ -155,7 +153,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     chunk_size: int | None = None
     group_by: Callable[[Any], Any] | str | None = None
     device: torch.device | str | None = None
-    device_prefetch = 2
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
     sample_seeds = False
@@ -192,7 +189,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         chunk_size: int | None = None,
         group_by: Callable[[Any], Any] | str | None = None,
         device: torch.device | str | None = None,
-        device_prefetch: int = 2,
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
         sample_seeds: bool = False,
@@ -210,7 +206,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             chunk_size=chunk_size,
             group_by=group_by,
             device=device,
-            device_prefetch=device_prefetch,
             on_device=on_device,
             strict_pinning=strict_pinning,
             sample_seeds=sample_seeds,

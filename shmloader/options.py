@@ -143,12 +143,6 @@ class Options:
         default=None, metadata=_rule(_none_or(_place), only_on_the_ring=True)
     )
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
-    device_prefetch: int = field(
-        default=2,
-        metadata=_rule(
-            _integer(1, "a positive integer", "Each takes a batch of memory on the device; the default is 2")
-        ),
-    )
     on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
     strict_pinning: bool = field(
         default=False,

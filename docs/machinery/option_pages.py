@@ -55,9 +55,6 @@ ABOUT = {
         "import shmloader.ray\n\n",
     ),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
-    "device_prefetch": About(
-        "batches", 'DataLoader(dataset, num_workers=2, device="cpu", device_prefetch=3)', "device_prefetch=0"
-    ),
     "on_device": About(
         "",
         'DataLoader(dataset, num_workers=2, device="cpu", on_device=halve)',

@@ -1,4 +1,4 @@
-"""An iterator with a prefetch thread, which makes a few batches ready before they are asked for (`device_prefetch`).
+"""An iterator with a prefetch thread, which makes a few batches ready before they are asked for.
 It decides how long close() and the interpreter's exit wait for that thread.
 
 NOTE [ Prefetcher ]

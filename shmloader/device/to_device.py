@@ -35,6 +35,7 @@ if sys.platform == "linux":
 
 OnDevice = Callable[[Any], Any]
 
+AHEAD = 2  # batches that the thread has made ready and that were not asked for yet; each takes memory on the device
 TIMED = 16  # of this many batches, the ninth is timed; the first ones allocate memory on the device
 
 
@@ -158,9 +159,9 @@ def stage_of(loader: Any, options: Options, source: Any) -> tuple[Stage | None, 
     device = None if options.device is None else torch.device(options.device)
     found = None if device is None else accelerator.find(device)
     if found is not None:
-        return ToDevice(found, options.on_device, figures_of(loader)), options.device_prefetch
+        return ToDevice(found, options.on_device, figures_of(loader)), AHEAD
     if getattr(source, "copies_to_pin", False):
         pinned = accelerator.find()
         assert pinned is not None
-        return Pinned(pinned), options.device_prefetch
+        return Pinned(pinned), AHEAD
     return (None if options.on_device is None else OnCpu(options.on_device)), 0

@@ -25,6 +25,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
 from shmloader.batch.replace_tensors import replaced, tensors_of
+from shmloader.device import to_device
 from shmloader.device.prefetch import Prefetcher
 from shmloader.transforms import normalize_on_device
 
@@ -131,7 +132,7 @@ def right_now(batch: torch.Tensor) -> bool:
     return bool((batch == batch[0]).all()) and int(batch[0]) >= 0
 
 
-def test_the_thread_is_as_far_ahead_as_it_may_be(gpu: Any) -> None:
+def test_the_thread_is_as_far_ahead_as_it_may_be(monkeypatch: pytest.MonkeyPatch, gpu: Any) -> None:
     gpu()
     sent: list[int] = []
 
@@ -141,7 +142,8 @@ def test_the_thread_is_as_far_ahead_as_it_may_be(gpu: Any) -> None:
 
     for depth in (1, 4):
         sent.clear()
-        iterator = iter(on_device_loader(Numbered(30), on_device=count, device_prefetch=depth))
+        monkeypatch.setattr(to_device, "AHEAD", depth)
+        iterator = iter(on_device_loader(Numbered(30), on_device=count))
         for k in range(6):
             wait_for(lambda: len(sent) >= depth + k)  # noqa: B023
             time.sleep(0.05)
@@ -448,7 +450,8 @@ def test_nothing_is_left_of_what_is_left_half_way(gpu: Any, workers: int, end: s
     assert not thread.is_alive() and right(double, batches)
 
 
-def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
+def test_the_collector_may_end_it_in_its_own_thread(monkeypatch: pytest.MonkeyPatch, gpu: Any) -> None:
+    monkeypatch.setattr(to_device, "AHEAD", 8)
     gpu()
     held: list[Any] = []
     is_held, dropped = threading.Event(), threading.Event()
@@ -463,7 +466,7 @@ def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
         return batch
 
     workers: list[Any] = []
-    held.append(iter(on_device_loader(on_device=on_device, device_prefetch=8)))
+    held.append(iter(on_device_loader(on_device=on_device)))
     held[0].cycle = held[0]  # it goes when the collector comes, and that is in the thread
     is_held.set()
     assert dropped.wait(100)
@@ -560,8 +563,6 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
         ),
         ({"device": "nonsense"}, "device should be a torch.device or its name, but got device='nonsense'"),
         ({"device": 1.5}, "device should be a torch.device or its name, but got device=1.5"),
-        ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),
-        ({"device_prefetch": True}, "but got device_prefetch=True"),
         ({"device": "cpu", "on_device": 3}, "on_device should be callable with a batch, or None, but got on_device=3"),
         ({"on_device": print}, "on_device was given without device"),
     ],

@@ -24,7 +24,7 @@ from software_cuda import runtime
 from software_cuda.loops import Numbered
 
 import shmloader
-from shmloader.device import accelerator, pinning
+from shmloader.device import accelerator, pinning, to_device
 from shmloader.device.prefetch import Prefetcher
 from shmloader.transforms import normalize_on_device
 
@@ -286,10 +286,11 @@ def test_ten_thousand_batches_on_the_device(clones: list[int]) -> None:
     assert len(clones) < 10_000, "all were copied on the host: nothing was shown"
 
 
-def test_a_late_consumer_on_a_stream_of_its_own() -> None:
+def test_a_late_consumer_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_device, "AHEAD", 4)
     wrong, stream = Wrong(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for batch in pinned(500, 1 << 16, device="cuda", device_prefetch=4):
+        for batch in pinned(500, 1 << 16, device="cuda"):
             torch.cuda._sleep(LATE)
             wrong.look(batch)
             del batch

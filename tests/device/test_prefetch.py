@@ -22,7 +22,7 @@ from scripts import run_script
 
 import shmloader
 from shmloader.device import prefetch as prefetch_module
-from shmloader.device import prefetch_thread
+from shmloader.device import prefetch_thread, to_device
 from shmloader.device.prefetch import Prefetcher
 
 HERE = pathlib.Path(prefetch_module.__file__)
@@ -133,9 +133,10 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_after_one_whose_function_takes_longer_than_any_patience(
-    gpu: Any, impatient: None, workers: int
+    monkeypatch: pytest.MonkeyPatch, gpu: Any, impatient: None, workers: int
 ) -> None:
     gpu()
+    monkeypatch.setattr(to_device, "AHEAD", 8)
     gate = Gate(3)
     loader = shmloader.DataLoader(
         list(range(20)),
@@ -144,7 +145,6 @@ def test_an_epoch_after_one_whose_function_takes_longer_than_any_patience(
         persistent_workers=workers > 0,
         device="cuda",
         on_device=gate,
-        device_prefetch=8,
     )
     iterator = iter(loader)
     assert [next(iterator) for _ in range(3)] == [0, 1, 2]
@@ -243,12 +243,13 @@ class Waits:
 
 
 @pytest.mark.filterwarnings("error")
-def test_closing_under_a_sampler_that_does_not_return(gpu: Any, impatient: None) -> None:
+def test_closing_under_a_sampler_that_does_not_return(
+    monkeypatch: pytest.MonkeyPatch, gpu: Any, impatient: None
+) -> None:
     gpu()
+    monkeypatch.setattr(to_device, "AHEAD", 1)
     gate = Gate(6)
-    loader = shmloader.DataLoader(
-        list(range(20)), batch_size=None, num_workers=1, device="cuda", sampler=Waits(gate), device_prefetch=1
-    )
+    loader = shmloader.DataLoader(list(range(20)), batch_size=None, num_workers=1, device="cuda", sampler=Waits(gate))
     iterator: Any = iter(loader)
     got = [int(next(iterator)) for _ in range(4)]
     assert gate.reached.wait(30)

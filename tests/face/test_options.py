@@ -58,7 +58,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "chunk_size": (2, {"batch_size": 4}, 0),
     "group_by": (int, {}, "shard"),
     "device": ("cpu", {}, "gpu"),
-    "device_prefetch": (3, {}, 0),
     "on_device": (first, {"device": "cpu"}, "halve"),
     "strict_pinning": (True, {}, None),
     "sample_seeds": (True, {}, 1),

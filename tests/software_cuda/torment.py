@@ -31,7 +31,7 @@ from software_cuda import operators, runtime
 from software_cuda.adversary import Adversary, left
 
 import shmloader
-from shmloader.device import accelerator, pinning
+from shmloader.device import accelerator, pinning, to_device
 
 LATE, QUICK = (5.0, 50.0), (0.0, 1.0)  # milliseconds
 SHORT, LONG = (20, 60, 150), (150, 1000, 3000)  # batches of an epoch
@@ -117,9 +117,7 @@ class Trial:
         if chance() < 0.3:
             options["schedule"] = "steal"
         self.on_device = chance() < 0.3
-        options |= (
-            {"device": "cuda", "device_prefetch": drawn.choice((1, 2, 8))} if self.on_device else {"pin_memory": True}
-        )
+        options |= {"device": "cuda"} if self.on_device else {"pin_memory": True}
         self.rows, self.options = rows, options
         self.loader: Any = shmloader.DataLoader(samples, **options)
         assert self.loader.rides_ring
@@ -192,6 +190,7 @@ class Torment:
         runtime.late(*late)
         if drawn.random() < 0.1 and runtime.is_software():
             runtime.refuse(drawn.choice(REFUSALS), drawn.randrange(8))
+        to_device.AHEAD = drawn.choice((1, 2, 8))
         kind = drawn.choice(("one", "one", "one", "two by turns", "three in threads"))
         trials = [Trial(drawn, lengths, kind == "one")]
         if kind == "one":

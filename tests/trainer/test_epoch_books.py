@@ -55,7 +55,7 @@ FORMS: list[dict[str, Any]] = [
     {"persistent_workers": True},
     {"persistent_workers": True, "prefetch_epochs": True},
     {"device": "cpu", "on_device": dict},
-    {"device": "cpu", "on_device": dict, "device_prefetch": 1, "persistent_workers": True},
+    {"device": "cpu", "on_device": dict, "persistent_workers": True},
     {"device": "cpu", "on_device": dict, "num_workers": 0},
     {"dataset": Stream()},
     {"dataset": Stream(), "persistent_workers": True},
