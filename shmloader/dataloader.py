@@ -126,10 +126,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             server unless `multiprocessing_context` is spawn.  Needs a map-style dataset that can be pickled.  See
             docs/far-workers.md.
 
-        strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
-            not only for those that were current while its batch was lent (default False).  You need it if C++ code
-            copies a batch on a stream that Python has not made current, and does not wait for the copy.
-
     Raises:
         ValueError: An argument is out of its range; in torch's words if the argument is torch's.
         RuntimeError: You gave an option that only the ring can honour, and this loader cannot ride it.
@@ -154,7 +150,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     group_by: Callable[[Any], Any] | str | None = None
     device: torch.device | str | None = None
     on_device: Callable[[Any], Any] | None = None
-    strict_pinning = False
     sample_seeds = False
     prefetch_epochs = False
     on_bad_sample = "raise"
@@ -190,7 +185,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         group_by: Callable[[Any], Any] | str | None = None,
         device: torch.device | str | None = None,
         on_device: Callable[[Any], Any] | None = None,
-        strict_pinning: bool = False,
         sample_seeds: bool = False,
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
@@ -207,7 +201,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             group_by=group_by,
             device=device,
             on_device=on_device,
-            strict_pinning=strict_pinning,
             sample_seeds=sample_seeds,
             prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,

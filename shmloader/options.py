@@ -115,8 +115,7 @@ class Options:
     """The options of one loader.  `DataLoader` documents each of them.
 
     torch's iterators cannot honour those that are `only_on_the_ring`: NOTE [ Off the ring ].  `spare_slots` is not one
-    of them, because off the ring each batch belongs to the user in any case.  Neither is `strict_pinning`, because
-    torch's own pinning is as strict.
+    of them, because off the ring each batch belongs to the user in any case.
 
     Raises:
         ValueError: A value is out of its range, or needs another option.
@@ -144,10 +143,6 @@ class Options:
     )
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
     on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
-    strict_pinning: bool = field(
-        default=False,
-        metadata=_rule(_true_or_false("True waits for all streams before a page-locked slot is filled again")),
-    )
     sample_seeds: bool = field(
         default=False,
         metadata=_rule(_true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True),

@@ -70,7 +70,6 @@ ABOUT = {
     "on_bad_sample": About(
         "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip:0.05")', 'on_bad_sample="skip:-1"'
     ),
-    "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", "strict_pinning=1"),
 }
 
 

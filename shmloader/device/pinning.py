@@ -33,7 +33,7 @@ a device to do this for.  If there is none, nothing is page-locked, and `is_pinn
        ever sees the slot: `on_device` and the consumer get only the copy.  Then events on that thread's current streams
        are enough, and no slot waits for the consumer's computation.
        A stream that the watch does not see (NOTE [ Streams ], 5) is covered only if it is current where the lease dies
-       or at the next hand-out.  `strict_pinning=True` waits for all streams of all devices.
+       or at the next hand-out.  With SHMLOADER_STRICT_PINNING=1 the trainer waits until all devices are idle.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
        a capture began in another thread while the events were being recorded, the events are dropped, and recorded
        again at the next hand-out.  We read the number of captures that ever began, once before the recording and once
@@ -83,14 +83,13 @@ class Pinning:
     Args:
         ring: The trainer's side.
         accelerator: Copies out of the slots.
-        strict: Whether to wait for the whole device instead of events.
         private: Whether only one thread gets the batches' tensors, and copies them (device=).
     """
 
-    def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool, private: bool = False) -> None:
+    def __init__(self, ring: TrainerSide, accelerator: Accelerator, private: bool = False) -> None:
         self._ring = ring
         self._accelerator = accelerator
-        self._strict = strict
+        self._strict = os.environ.get("SHMLOADER_STRICT_PINNING", "") not in ("", "0")
         self._private = private
         self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
         self._lent = [0] * ring.payloads  # when each slot was lent last

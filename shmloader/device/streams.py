@@ -22,8 +22,8 @@ So the place where a batch dies says little about where it was read.  But stream
     5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
        current before shmloader was imported.  In any case, events are recorded on the streams that are current where a
        batch dies, and on those that are current where the next batch is handed out (NOTE [ Pinning ]).  If one of these
-       streams became current without the watch seeing it, there is a warning.  `strict_pinning=True` waits for all
-       streams of all devices.  So does every loader, if the streams of this torch cannot be watched.
+       streams became current without the watch seeing it, there is a warning.  Under SHMLOADER_STRICT_PINNING=1 loaders
+       wait for all streams of all devices.  So they do if the streams of this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
 """
@@ -98,8 +98,8 @@ def say_unknown(stream: tuple[int, int, int]) -> None:
         warnings.warn(
             f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch. "
             "That code is C++, or it ran before shmloader was imported. If it copies batches with non_blocking=True, a "
-            "copy may read a slot that has been filled again. Give the loader strict_pinning=True or device=, or wait "
-            "for that stream before you drop the batch.",
+            "copy may read a slot that has been filled again. Give the loader device=, or wait for that "
+            "stream before you drop the batch, or set SHMLOADER_STRICT_PINNING=1.",
             stacklevel=2,
         )
 

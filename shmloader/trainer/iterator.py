@@ -178,7 +178,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._delivery = Delivery(*delivers, reader=self._batch_reader(), tally=self._tally)
         else:
             private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
-            self._pinning = Pinning(self._ring, device, options.strict_pinning, private)
+            self._pinning = Pinning(self._ring, device, private)
             reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)

@@ -136,11 +136,12 @@ def test_without_the_streams_that_were_left_a_side_stream_is_not_covered(
     double.wrong.clear()
 
 
-def test_strict_pinning_covers_the_rest(gpu: Any) -> None:
+def test_strict_pinning_covers_the_rest(monkeypatch: pytest.MonkeyPatch, gpu: Any) -> None:
     double = gpu(lags={3: 40})
     assert changed(double, unseen) > 0
     double.wrong.clear()
-    assert changed(double, unseen, strict_pinning=True) == 0
+    monkeypatch.setenv("SHMLOADER_STRICT_PINNING", "1")
+    assert changed(double, unseen) == 0
 
 
 def test_nothing_waits_for_a_device_that_does_nothing(gpu: Any) -> None:

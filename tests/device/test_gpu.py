@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, into_environment
 from software_cuda import runtime
 from software_cuda.loops import Numbered
 
@@ -250,10 +250,11 @@ def test_without_events_bytes_change(look: str, monkeypatch: pytest.MonkeyPatch)
             runtime.lie(False)
 
 
-def test_strict_pinning_waits_for_a_stream_that_nobody_waits_for() -> None:
+def test_strict_pinning_waits_for_a_stream_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMLOADER_STRICT_PINNING", "1")
     wrong, stream = Wrong(), torch.cuda.Stream()
     found = []
-    for batch in pinned(200, 1 << 14, strict_pinning=True):
+    for batch in pinned(200, 1 << 14):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(LATE)
             found.append(batch.to("cuda", non_blocking=True))
@@ -349,12 +350,13 @@ def test_a_child_may_use_the_gpu_if_no_batch_goes_there() -> None:
 # -------------------------------------------------------------------------------------------------------------- graphs
 
 
-STRICT = {"device": "cuda", "strict_pinning": True}
+STRICT = {"device": "cuda", "SHMLOADER_STRICT_PINNING": "1"}
 
 
 @pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda"}, STRICT], ids=str)
-def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
+def test_a_capture_is_not_broken(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     """Loaders go on, in this thread and in another one, while graphs are captured in the mode that forgives least."""
+    options = into_environment(monkeypatch, options)
     static = torch.ones(1 << 12, device="cuda", dtype=torch.int64)
     (static * 2 + 1).sum()
     torch.cuda.synchronize()
@@ -432,7 +434,8 @@ def test_a_capture_begins_when_nobody_waits_for_the_device(monkeypatch: pytest.M
         synchronize(self)
 
     monkeypatch.setattr(accelerator.Cuda, "synchronize", late)
-    for _ in pinned(10, 1 << 12, pin_memory=True, strict_pinning=True):
+    monkeypatch.setenv("SHMLOADER_STRICT_PINNING", "1")
+    for _ in pinned(10, 1 << 12, pin_memory=True):
         if early:
             capture.begun.wait()
     assert early == [False]
@@ -450,7 +453,8 @@ def test_nobody_waits_for_the_device_when_a_capture_has_just_begun(monkeypatch: 
         return looked()
 
     monkeypatch.setattr(pinning, "no_capture_begins", late)
-    batches = iter(pinned(10, 1 << 12, pin_memory=True, strict_pinning=True))
+    monkeypatch.setenv("SHMLOADER_STRICT_PINNING", "1")
+    batches = iter(pinned(10, 1 << 12, pin_memory=True))
     for _ in batches:
         if capture.is_alive():
             break

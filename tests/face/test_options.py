@@ -59,7 +59,6 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "group_by": (int, {}, "shard"),
     "device": ("cpu", {}, "gpu"),
     "on_device": (first, {"device": "cpu"}, "halve"),
-    "strict_pinning": (True, {}, None),
     "sample_seeds": (True, {}, 1),
     "prefetch_epochs": (True, {"persistent_workers": True}, 1),
     "on_bad_sample": ("skip:0.5", {}, "skip:1.5"),

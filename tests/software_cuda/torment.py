@@ -110,7 +110,6 @@ class Trial:
             "persistent_workers": self.epochs > 1 and chance() < 0.5,
             "batch_size": rows or None,
             "on_worker_death": "respawn",
-            "strict_pinning": chance() < 0.1,
         }
         if rows and chance() < 0.5:
             options["chunk_size"] = drawn.choice((1, 2))
@@ -191,6 +190,7 @@ class Torment:
         if drawn.random() < 0.1 and runtime.is_software():
             runtime.refuse(drawn.choice(REFUSALS), drawn.randrange(8))
         to_device.AHEAD = drawn.choice((1, 2, 8))
+        os.environ["SHMLOADER_STRICT_PINNING"] = str(int(drawn.random() < 0.1))
         kind = drawn.choice(("one", "one", "one", "two by turns", "three in threads"))
         trials = [Trial(drawn, lengths, kind == "one")]
         if kind == "one":

@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], i
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 OURS = {"spare_slots", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size"}
-OURS |= {"workers_outlive_signals", "device", "on_device", "strict_pinning", "sample_seeds"}
+OURS |= {"workers_outlive_signals", "device", "on_device", "sample_seeds"}
 OURS |= {"prefetch_epochs", "on_bad_sample", "look_ahead"}
 OURS |= {"group_by", "far_workers"}
 

@@ -47,7 +47,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 import shmloader
 
 OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
-OURS += ("schedule", "chunk_size", "group_by", "device", "on_device", "strict_pinning")
+OURS += ("schedule", "chunk_size", "group_by", "device", "on_device")
 OURS += ("sample_seeds", "prefetch_epochs", "on_bad_sample", "look_ahead")
 OURS += ("far_workers",)
 pytestmark = pytest.mark.usefixtures("impatient_torch")
