@@ -22,7 +22,7 @@ import torch.utils.data
 
 from shmloader import _torch, replaced
 from shmloader.device import accelerator
-from shmloader.options import ONLY_ON_THE_RING
+from shmloader.options import ONLY_ON_THE_RING, OptionOfTheRing
 from shmloader.system.callers import caller
 
 _warned: set[str] = set()
@@ -100,7 +100,7 @@ def warn_or_refuse(loader: Any, why: str) -> None:
     """Warn that a loader with workers does not ride the ring, once for each reason in a process, or refuse to iterate.
 
     Raises:
-        RuntimeError: an option was given that only the ring can honour.
+        OptionOfTheRing: an option was given that only the ring can honour.
     """
     refuse(loader, why)
     warn_once(
@@ -118,9 +118,10 @@ def refuse(loader: Any, why: str) -> None:
     if given:
         kind = loader if isinstance(loader, type) else type(loader)
         options = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise RuntimeError(
+        raise OptionOfTheRing(
             f"only the ring can honour {options}, and this {kind.__name__} does not ride it: {why}. To load as torch's "
-            f"own loader does, leave {'them' if len(given) > 1 else 'it'} out."
+            f"own loader does, leave {'them' if len(given) > 1 else 'it'} out.",
+            *given,
         )
 
 

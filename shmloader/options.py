@@ -14,7 +14,6 @@ NOTE [ Options ]
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
@@ -24,6 +23,27 @@ import torch
 from shmloader.far_workers import FarWorkers
 
 Check = Callable[[str, Any], None]
+
+
+class RefusedOption(Exception):
+    """A loader cannot have an option whose value is allowed: another argument, its dataset or this machine forbids it.
+
+    Args:
+        text: The message.
+        options: Which options these are, by name or as name=value.
+    """
+
+    def __init__(self, text: str, *options: str) -> None:
+        super().__init__(text)
+        self.options = [each.partition("=")[0] for each in options]
+
+
+class UnsuitableOption(RefusedOption, ValueError):
+    """It does not suit the loader."""
+
+
+class OptionOfTheRing(RefusedOption, RuntimeError):
+    """Only the ring can honour it, and the loader does not ride it."""
 
 
 def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
@@ -170,8 +190,9 @@ class Options:
         for each in fields(self):
             each.metadata["check"](each.name, getattr(self, each.name))
         if self.on_device is not None and self.device is None:
-            raise ValueError(
-                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'."
+            raise UnsuitableOption(
+                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'.",
+                "on_device",
             )
 
     @classmethod
@@ -208,19 +229,6 @@ class Options:
     def most_bad_samples(self) -> int | float:
         """How many samples an epoch may skip: a number of them, or a share of those that it asks for."""
         return _limit(self.on_bad_sample.partition(":")[2] or "0.001")
-
-
-_COMPARED = (bool, int, float, str, torch.device)
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two arguments of loaders are the same.  A function or an object is known by identity: it may define `==`.
-
-    A method is another object each time, so it is known by its function and by the object that it is of.
-    """
-    if type(one) is types.MethodType and type(other) is types.MethodType:
-        return one.__self__ is other.__self__ and one.__func__ is other.__func__
-    return one is other or (type(one) is type(other) and type(one) in _COMPARED and bool(one == other))
 
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}

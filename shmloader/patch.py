@@ -22,6 +22,9 @@ NOTE [ Patching ]
     6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
        ours.  It lists those that exist at the call, each once in a process.  It leaves out abstract classes, and those
        of the packages in WRAPPERS, where a comment says why.
+    7. Code that builds a loader by torch's name gives only torch's arguments.  So a loader also gets the options of the
+       living patches.  If it cannot have one of them (prefetch_epochs without persistent workers), that is left out,
+       with a warning: an option that nobody gave to this loader must not end the run.
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import off_the_ring, read_elsewhere, replaced, take_over
+from shmloader import off_the_ring, read_elsewhere, replaced
 from shmloader.dataloader import DataLoader
-from shmloader.options import DEFAULTS
+from shmloader.options import DEFAULTS, RefusedOption
 from shmloader.ray import patched
 
 _TorchLoader: Any = torch.utils.data.DataLoader
@@ -103,7 +106,7 @@ class Patch:
         holds = "holds" if self in _patches else "undone"
         parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
         if self.options:
-            parts.append(f"gives {', '.join(f'{name}={value!r}' for name, value in self.options.items())}")
+            parts.append(f"gives {_arguments(self.options)}")
         if self.uncovered:
             parts.append(f"does not reach {', '.join(map(_name, self.uncovered))}")
         if why := off_the_ring.why_not_here():
@@ -129,11 +132,10 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
             trainer.train()                     ...
                                                 patch.undo()
 
-    Options are those of `shmloader.DataLoader` that torch's does not have.  A loader that a framework builds has them
-    unless it is given others.  A loader that is built from one of ours has the options of that one instead: accelerate
-    and Ray Train take the loader that you give them apart, and build another one over the same dataset, with the same
-    number of workers and the same collate function.  If such a loader cannot have an option, it goes without it, with a
-    RuntimeWarning.
+    Options are those of `shmloader.DataLoader` that torch's does not have.  Each loader that is built by torch's name
+    has them unless it is given others, also if a framework builds it from a loader of yours, as accelerate does: it
+    takes the options of the patch, and not those of your loader.  If such a loader cannot have an option, it goes
+    without it, with a RuntimeWarning.
 
     `isinstance(x, torch.utils.data.DataLoader)` is true as before, and true of our loaders.  The name takes our options
     as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: if two give the same option, the
@@ -185,7 +187,7 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
         if why := _why_not(kind):
             raise ValueError(f"patch_torch() cannot cover {_name(kind)}: {why}.")
         _made_of(kind)
-    take_over.check(options)
+    _check(options)
     patch = Patch(named, options)
     patch._apply()
     for kind, remedy in patch.uncovered.items():
@@ -208,9 +210,66 @@ def _building_ours(init: Any) -> Any:
             init(self, *args, **kwargs)
             return
         object.__setattr__(self, "__class__", ours)  # because Lightning records calls of torch's __setattr__
-        take_over.build(self, args, kwargs, take_over.merged(patch.options for patch in list(_patches)))
+        _initialise(
+            self, args, kwargs, {name: value for patch in list(_patches) for name, value in patch.options.items()}
+        )
 
     return build
+
+
+# ---------------------------------------------------------------------------------------------------------- options
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Check options of patch_torch().
+
+    Raises:
+        TypeError: There is no such option.
+        ValueError: An option has a value that it cannot have.
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            theirs = inspect.signature(_TorchLoader.__init__).parameters
+            hint = " (an argument of torch's: give it to the loader itself)" if name in theirs else ""
+            raise TypeError(
+                f"patch_torch() takes shmloader's options, and not {name!r}{hint}. They are classes, "
+                f"{', '.join(DEFAULTS)}."
+            )
+    probe: Any = DataLoader
+    probe([0], **options)
+
+
+def _initialise(loader: Any, arguments: Any, given: dict[str, Any], options: dict[str, Any]) -> None:
+    """Initialise a loader of ours that a framework builds: NOTE [ Patching ], 7.
+
+    Args:
+        loader: The loader, not initialised.
+        arguments: Its positional arguments.
+        given: Its named arguments.
+        options: The options of living patches.
+    """
+    asked = {name: option for name, option in options.items() if name not in given}
+    initialise: Any = DataLoader.__init__
+    before = dict(vars(loader))
+    while True:
+        try:
+            initialise(loader, *arguments, **given, **asked)
+            return
+        except RefusedOption as error:
+            dropped = {name: asked.pop(name) for name in error.options if name in asked}
+            if not dropped:
+                raise
+            off_the_ring.warn_once(
+                f"a {type(loader).__name__} that a framework built was not given {_arguments(dropped)}. patch_torch() "
+                f"asks for that, and this loader cannot have it: {error}",
+                stacklevel=None,
+            )
+            vars(loader).clear()  # torch does not let `dataset` be set again
+            vars(loader).update(before)
+
+
+def _arguments(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 # ------------------------------------------------------------------------------------------------------- subclasses

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ import torch.utils.data
 from shmloader import _torch, off_the_ring, replaced
 from shmloader.attributes import attribute
 from shmloader.far_workers import local_workers
-from shmloader.options import DEFAULTS, is_same
+from shmloader.options import DEFAULTS
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
@@ -47,26 +48,18 @@ class Note:
     Attributes:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
+        options: Its options that differ from the defaults, as in a call.
         reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
     """
 
-    def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
+    def __init__(self, loader: Any, options: str, gone: Callable[[Any], None] | None) -> None:
         self.loader = weakref.ref(loader, gone)
         self.iterated = False
         self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
-        self._options = options
-        # a note may outlive what has processes
-        held = ["far_workers"] if "far_workers" in options else []
-        self._weak: dict[str, Callable[[], Any]] = {name: weakref.ref(options.pop(name)) for name in held}
+        self.options = options
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The loader's options that differ from the defaults."""
-        found = {name: option for name, known in self._weak.items() if (option := known()) is not None}
-        return {**self._options, **found} if found else self._options
 
     @property
     def is_open(self) -> bool:
@@ -75,7 +68,20 @@ class Note:
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
-        return num_workers in self._num_workers and (collate_fn is None or is_same(self._collate_fn(), collate_fn))
+        return num_workers in self._num_workers and (collate_fn is None or _is_same(self._collate_fn(), collate_fn))
+
+
+_PLAIN = (bool, int, float, str, torch.device)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arguments of loaders are the same.  A function or an object is known by identity: it may define `==`.
+
+    A method is another object each time, so it is known by its function and by the object that it is of.
+    """
+    if type(one) is types.MethodType and type(other) is types.MethodType:
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    return one is other or (type(one) is type(other) and type(one) in _PLAIN and bool(one == other))
 
 
 def _weak(found: Any) -> Callable[[], Any]:
@@ -105,7 +111,7 @@ class _Readers:
             return self._dataset()
         return next((loader.dataset for note in self.notes if (loader := note.loader()) is not None), None)
 
-    def add(self, loader: Any, options: dict[str, Any]) -> None:
+    def add(self, loader: Any, options: str) -> None:
         """Add a note, and drop those that nothing will read."""
         held = [note for note in self.notes if note.loader() is not None or not note.iterated]
         self.notes = [*held[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
@@ -128,9 +134,11 @@ _escaped: ByIdentity[str] = ByIdentity()
 
 def enrol(loader: Any) -> None:
     """Leave a note of a loader that is being built."""
-    options = {
-        name: given for name, default in DEFAULTS.items() if not is_same(given := getattr(loader, name), default)
-    }
+    options = ", ".join(
+        f"{name}={given!r}" if type(given) in _PLAIN else name  # a note may outlive an object, and its repr() may raise
+        for name, default in DEFAULTS.items()
+        if not _is_same(given := getattr(loader, name), default)
+    )
     key = id(loader.dataset)
     found = _readers.get(key)
     if found is None or found.dataset() is not loader.dataset:
@@ -139,20 +147,20 @@ def enrol(loader: Any) -> None:
     _watch_while_needed()
 
 
-def notes_of(dataset: Any) -> list[Note]:
+def _notes_of(dataset: Any) -> list[Note]:
     """The notes of loaders over this dataset, the latest last."""
     found = _readers.get(id(dataset))
     return list(found.notes) if found is not None and found.dataset() is dataset else []
 
 
 def _note_of(loader: Any) -> Note | None:
-    return next((note for note in notes_of(loader.dataset) if note.loader() is loader), None)
+    return next((note for note in _notes_of(loader.dataset) if note.loader() is loader), None)
 
 
 def iterates(loader: Any) -> None:
     """Record that a loader of ours makes an iterator of ours."""
     _escaped.pop(loader, None)
-    for note in notes_of(loader.dataset):
+    for note in _notes_of(loader.dataset):
         if note.loader() is loader:
             note.iterated = True
         elif not note.iterated:
@@ -253,19 +261,18 @@ def _ours_begins(iterator: Any, loader: Any) -> None:
 def _theirs_begins(loader: Any, dataset: Any) -> None:
     workers, collate = getattr(loader, "num_workers", 0), getattr(loader, "collate_fn", None)
     kind = type(loader)
-    for note in notes_of(dataset):
+    for note in _notes_of(dataset):
         if note.iterated:
             continue
         note.reader = f"{kind.__module__}.{kind.__qualname__}", False
         if not note.is_like(workers, collate) or not (workers or note.options):
             continue
-        lost = ", ".join(f"{name}={value!r}" for name, value in note.options.items())
+        lost = note.options and f", and {note.options} has no effect"
         off_the_ring.warn_once(
             f"torch's DataLoader reads the dataset of a shmloader.DataLoader that was never iterated over. A framework "
             f"has built a {kind.__name__} from your loader's attributes over {type(dataset).__name__}, as accelerate "
-            f"and Ray Train do. Its batches do not ride the ring{f', and {lost} has no effect' if lost else ''}. Call "
-            "shmloader.patch_torch() before you give the loader to the framework. Then the framework builds a "
-            "shmloader.DataLoader with your loader's options.",
+            f"and Ray Train do. Its batches do not ride the ring{lost}. Call shmloader.patch_torch() before you give "
+            "the loader to the framework, with the options that the framework's loader should have.",
             stacklevel=None,
         )
 

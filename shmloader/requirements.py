@@ -1,6 +1,7 @@
 """Checks what a loader's options need: of its other arguments, its dataset and this machine.
 
-To refuse another combination, add it to check_requirements().
+To refuse another combination, add it to check_requirements(): an UnsuitableOption, which names the option, because
+patch_torch() leaves that out.
 
 options.py checks whether a value is one that an option may have, and two pairs of options that need only each other.
 torch's constructor checks torch's own arguments.
@@ -16,13 +17,17 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch, replaced
 from shmloader.device import accelerator
 from shmloader.far_requirements import check_far_workers
-from shmloader.options import Options
+from shmloader.options import Options, UnsuitableOption
 from shmloader.places import BY_DATASET, place_of
 from shmloader.row_wise import is_row_wise
 
 
 def check_requirements(loader: Any, options: Options) -> None:
-    """Raise a ValueError if a loader cannot have these options."""
+    """Check whether a loader can have these options.
+
+    Raises:
+        UnsuitableOption: It cannot.
+    """
     if options.far_workers is not None:  # first, because others speak of num_workers
         check_far_workers(loader, options)
     if options.device is not None:
@@ -33,24 +38,27 @@ def check_requirements(loader: Any, options: Options) -> None:
     if not loader.in_order:
         _check_out_of_order(options)
     if options.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
-        raise ValueError(
+        raise UnsuitableOption(
             "prefetch_epochs=True needs persistent_workers=True. Workers can begin the next epoch only if they outlive "
-            "this one. Without it, loader.start() begins an epoch early, with new workers."
+            "this one. Without it, loader.start() begins an epoch early, with new workers.",
+            "prefetch_epochs",
         )
     for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
         if given is not None:
             _check_rows(loader, name)
     if options.group_by == BY_DATASET and place_of(loader.dataset) is None:
-        raise ValueError(
+        raise UnsuitableOption(
             f"group_by='place' asks the dataset where samples lie, but {type(loader.dataset).__name__} has no "
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
-            "a function of an index instead of 'place'."
+            "a function of an index instead of 'place'.",
+            "group_by",
         )
     if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
-        raise ValueError(
+        raise UnsuitableOption(
             f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
             "the indices of prefetch_factor batches at most, the one that it makes included. "
-            f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
+            f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead.",
+            "look_ahead",
         )
 
 
@@ -60,14 +68,16 @@ def _check_device(device: torch.device, options: Options) -> None:
     present = accelerator.kind()
     if device.type != present:
         found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
-        raise ValueError(
+        raise UnsuitableOption(
             f"device={options.device!r} is no device of this torch ({torch.__version__}), {found}. "
-            f"Use {present or 'cpu'!r}, or a torch that was built for it."
+            f"Use {present or 'cpu'!r}, or a torch that was built for it.",
+            "device",
         )
     if device.index is not None and device.index >= accelerator.count():
-        raise ValueError(
+        raise UnsuitableOption(
             f"device={options.device!r} does not exist. This process sees {accelerator.count()}, counted from 0. Use "
-            "one of these, or change CUDA_VISIBLE_DEVICES."
+            "one of these, or change CUDA_VISIBLE_DEVICES.",
+            "device",
         )
 
 
@@ -81,7 +91,7 @@ def _check_fetcher(loader: Any, options: Options) -> None:
     }
     for option in (name for name, given in asked.items() if given):
         if (by := replaced.fetcher(isinstance(loader.dataset, IterableDataset))) is not None:
-            raise ValueError(replaced.refusal(option, by))
+            raise UnsuitableOption(replaced.refusal(option, by), option)
 
 
 def _in_order_of_samples(options: Options) -> list[str]:
@@ -99,35 +109,40 @@ def _in_order_of_samples(options: Options) -> list[str]:
 def _check_stream(loader: Any, options: Options) -> None:
     kind = type(loader.dataset).__name__
     for name in _in_order_of_samples(options):
-        raise ValueError(
+        raise UnsuitableOption(
             f"{name} needs a map-style dataset, but got {kind}. The samples of a stream have no numbers, and each "
-            "worker reads a part that no other worker can continue. Leave the option out."
+            "worker reads a part that no other worker can continue. Leave the option out.",
+            name,
         )
     if options.look_ahead:
-        raise ValueError(
+        raise UnsuitableOption(
             f"look_ahead={options.look_ahead} needs a map-style dataset, but got {kind}. A stream has no indices that "
-            "could be read before its samples. Leave the option out, and have the stream itself read early."
+            "could be read before its samples. Leave the option out, and have the stream itself read early.",
+            "look_ahead",
         )
     if options.skips_bad_samples:
-        raise ValueError(
+        raise UnsuitableOption(
             f"on_bad_sample='skip' needs a map-style dataset, but got {kind}. The samples of a stream have no index "
-            "from which a replacement could be chosen. Catch the exception where the stream is read."
+            "from which a replacement could be chosen. Catch the exception where the stream is read.",
+            "on_bad_sample",
         )
 
 
 def _check_out_of_order(options: Options) -> None:
     for name in _in_order_of_samples(options):
-        raise ValueError(
+        raise UnsuitableOption(
             f"{name} delivers batches in order, but got in_order=False. Leave one of the two out. If workers steal "
-            "work, a slow batch holds up none of them."
+            "work, a slow batch holds up none of them.",
+            name,
         )
 
 
 def _check_rows(loader: Any, name: str) -> None:
     if loader.batch_sampler is None:
-        raise ValueError(f"{name} cuts batches, but got batch_size=None. Leave one of the two out.")
+        raise UnsuitableOption(f"{name} cuts batches, but got batch_size=None. Leave one of the two out.", name)
     if not is_row_wise(loader.collate_fn):
-        raise ValueError(
+        raise UnsuitableOption(
             f"{name} needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-            f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone."
+            f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone.",
+            name,
         )

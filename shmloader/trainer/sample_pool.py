@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from shmloader.attributes import attribute
+from shmloader.options import UnsuitableOption
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_a, sampler_of
@@ -35,7 +36,7 @@ def pool_of(loader: Any) -> Sequence[int]:
     If a sampler of the user's does not list its indices, these are all indices of the dataset.
 
     Raises:
-        ValueError: The sampler does not list its indices, and the dataset has no length.
+        UnsuitableOption: The sampler does not list its indices, and the dataset has no length.
     """
     met: list[Any] = []
     part = sampler_of(loader)
@@ -48,9 +49,11 @@ def pool_of(loader: Any) -> Sequence[int]:
     try:
         return range(len(loader.dataset))
     except TypeError:
-        raise ValueError(
+        raise UnsuitableOption(
             "on_bad_sample='skip' cannot choose a replacement for a bad sample, because "
-            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices. Give one of them."
+            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices. Give one of "
+            "them.",
+            "on_bad_sample",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Loaders that others build from one of ours: under patch_torch() they take over its options; otherwise, a warning."""
+"""Loaders that others build, from one of ours or not: patch_torch() gives them options; without it, a warning."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from conftest import Augmented, assert_same, seed_all
 from scripts import run_script
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
 from shmloader import off_the_ring
@@ -65,25 +66,28 @@ def silent() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("build", [rebuilt, as_ray_does])
-@pytest.mark.parametrize("dataset", [Augmented, lambda: [torch.zeros(1)] * 8], ids=["weak", "list"])
-def test_options_are_taken_over(build: Any, dataset: Any, silent: None) -> None:
-    loader = shmloader.DataLoader(dataset(), batch_size=2, num_workers=1, **OPTIONS)
-    with shmloader.patch_torch():
+def test_a_rebuilt_loader_has_the_options_of_the_patch(build: Any, silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), batch_size=2, num_workers=1)
+    with shmloader.patch_torch(**OPTIONS):
         theirs = build(build(loader))
     assert options_of(theirs) == OPTIONS and theirs.rides_ring
     assert len(list(theirs)) == len(theirs)
 
 
-def test_what_is_given_goes_above_them_and_they_above_the_patch(silent: None) -> None:
-    loader = shmloader.DataLoader(Augmented(), num_workers=1, schedule="steal", spare_slots=3)
-    with shmloader.patch_torch(spare_slots=4, on_worker_death="respawn", schedule="round_robin"):
-        theirs = rebuilt(loader, schedule="round_robin")
-        other: Any = DataLoader(Augmented(), num_workers=1)
+def test_and_not_those_of_the_loader_that_it_is_built_from(silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, **OPTIONS)
+    with shmloader.patch_torch(spare_slots=4):
+        theirs = rebuilt(loader)
+    assert (theirs.schedule, theirs.spare_slots) == ("round_robin", 4)
+
+
+def test_what_is_given_goes_above_the_patch_and_a_later_patch_above_an_earlier_one(silent: None) -> None:
+    with shmloader.patch_torch(spare_slots=4, on_worker_death="respawn", schedule="steal"):
+        theirs: Any = DataLoader(Augmented(), num_workers=1, schedule="round_robin")  # type: ignore[call-arg]
         with shmloader.patch_torch(spare_slots=5):
             inner: Any = DataLoader(Augmented())
-    assert (theirs.schedule, theirs.spare_slots, theirs.on_worker_death) == ("round_robin", 3, "respawn")
-    assert (other.schedule, other.spare_slots, other.on_worker_death) == ("round_robin", 4, "respawn")
-    assert (inner.spare_slots, inner.on_worker_death) == (5, "respawn")
+    assert (theirs.schedule, theirs.spare_slots, theirs.on_worker_death) == ("round_robin", 4, "respawn")
+    assert (inner.schedule, inner.spare_slots, inner.on_worker_death) == ("steal", 5, "respawn")
     assert shmloader.DataLoader(Augmented()).spare_slots == 2
 
 
@@ -96,56 +100,38 @@ def test_a_named_class_has_the_options_of_the_patch(silent: None) -> None:
         assert Theirs(Augmented()).on_worker_death == "respawn"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"num_workers": 2, "prefetch_factor": None}, {"collate_fn": list}],
-    ids=["workers", "collate"],
-)
-def test_an_unlike_loader_takes_over_nothing(other: Any, silent: None) -> None:
-    loader = shmloader.DataLoader(Augmented(), num_workers=1, **OPTIONS)
-    with shmloader.patch_torch():
-        theirs = rebuilt(loader, **other)
-        elsewhere: Any = DataLoader(Augmented(), num_workers=1)
-    assert (theirs.schedule, elsewhere.schedule) == ("round_robin", "round_robin")
-
-
-def test_nor_from_a_loader_that_is_gone(silent: None) -> None:
-    dataset = Augmented()
-    shmloader.DataLoader(dataset, num_workers=1, **OPTIONS)
-    gc.collect()
-    with shmloader.patch_torch():
-        theirs: Any = DataLoader(dataset, num_workers=1)
-    assert theirs.schedule == "round_robin"
-
-
-def test_loaders_with_different_options_are_a_warning() -> None:
-    dataset = Augmented()
-    first = shmloader.DataLoader(dataset, num_workers=1, schedule="steal")
-    second = shmloader.DataLoader(dataset, num_workers=1, spare_slots=4)
-    with (
-        shmloader.patch_torch(),
-        pytest.warns(RuntimeWarning, match="inherits no options.*schedule='steal'; spare_slots=4"),
-    ):
-        theirs: Any = rebuilt(first)
-    assert (theirs.schedule, theirs.spare_slots) == ("round_robin", 2) and second is not None
-
-
 def test_an_option_that_it_cannot_have_is_left_out_with_a_warning() -> None:
-    loader = shmloader.DataLoader(
-        Augmented(), num_workers=1, persistent_workers=True, prefetch_epochs=True, schedule="steal"
-    )
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=True)
     with (
-        shmloader.patch_torch(),
+        shmloader.patch_torch(prefetch_epochs=True, schedule="steal"),
         pytest.warns(RuntimeWarning, match="was not given prefetch_epochs=True.*needs persistent_workers=True"),
     ):
         theirs: Any = as_ray_does(loader)
     assert (theirs.prefetch_epochs, theirs.schedule) == (False, "steal") and len(list(theirs)) == 11
 
 
+@pytest.mark.off_the_ring
+def test_and_so_is_what_only_the_ring_can_honour() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pipe: Any = IterableWrapper(range(8))
+    with (
+        shmloader.patch_torch(on_worker_death="respawn", max_ring_bytes=1 << 30, spare_slots=3),
+        pytest.warns(RuntimeWarning, match="was not given max_ring_bytes=1073741824, on_worker_death='respawn'"),
+    ):
+        theirs: Any = DataLoader(pipe, num_workers=1)
+    assert (theirs.on_worker_death, theirs.max_ring_bytes, theirs.spare_slots) == ("raise", None, 3)
+    with pytest.warns(RuntimeWarning, match="does not ride"):
+        assert len(list(theirs)) == 8
+
+
 def test_an_error_of_the_builders_own_is_its_own(silent: None) -> None:
-    loader = shmloader.DataLoader(Augmented(), num_workers=1, spare_slots=3)
-    with shmloader.patch_torch(), pytest.raises(ValueError, match="prefetch_factor"):
+    loader = shmloader.DataLoader(Augmented(), num_workers=1)
+    with shmloader.patch_torch(spare_slots=3), pytest.raises(ValueError, match="prefetch_factor"):
         rebuilt(loader, prefetch_factor=-1)
+    given: Any = {"group_by": "place", "num_workers": 1}
+    with shmloader.patch_torch(spare_slots=3), pytest.raises(ValueError, match="has no __place__"):
+        DataLoader(Augmented(), **given)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +245,7 @@ def test_the_patch_warns_of_loaders_that_it_does_not_reach() -> None:
 
         with pytest.warns(RuntimeWarning, match=r"does not reach .*Later.*Give classes=\[Later\]"):
             list(Later(Augmented(), num_workers=1))
-        with pytest.warns(RuntimeWarning, match="does not reach test_take_over.Forgetful.*does not inherit from"):
+        with pytest.warns(RuntimeWarning, match="does not reach test_rebuilt_loaders.Forgetful.*does not inherit from"):
             assert len(list(theirs)) == 22
 
 
