@@ -35,7 +35,7 @@ from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER
 from shmloader.system.call_stacks import TELL
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
 
-RING_VERSION = 13  # of atomics.h
+RING_VERSION = 14  # of atomics.h
 
 
 class Pictures(Dataset[torch.Tensor]):
