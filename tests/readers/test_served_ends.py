@@ -229,7 +229,7 @@ end(server)
 
 def test_one_job_alone_is_never_too_slow_and_a_pause_of_all_drops_nobody() -> None:
     text = """
-server = forked(lambda: serve(loader(), NAME, patience=0.1))
+server = forked(lambda: serve(loader(), NAME, patience=0.1, needed=2))
 jobs = [iter(attached()) for _ in range(2)]
 [next(job) for job in jobs]
 time.sleep(0.7)
