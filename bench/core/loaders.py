@@ -116,7 +116,9 @@ def _torch(job: Job) -> Iterable[Any]:
 def _shmloader(job: Job) -> Iterable[Any]:
     import shmloader
 
-    return shmloader.DataLoader(job.dataset, chunk_size=job.chunk_size, **torch_options(job))
+    # nothing else of ours, because another checkout may not have it
+    asked: dict[str, Any] = {} if job.chunk_size is None else {"chunk_size": job.chunk_size}
+    return shmloader.DataLoader(job.dataset, **asked, **torch_options(job))
 
 
 TORCH, OURS = "torch", "shmloader"
