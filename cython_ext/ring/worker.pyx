@@ -284,7 +284,7 @@ cdef class WorkerSide(Ring):
             del self.parts[k]
 
     cdef Py_ssize_t unused_part(self, Py_ssize_t bytes) noexcept:
-        """Where a part lies that has so many bytes, and that nothing views; -1: nowhere.  It is a part no longer."""
+        """The offset of a part of at least so many bytes that nothing views; -1: there is none.  It stops being a part."""
         cdef Py_ssize_t k, count = PyList_GET_SIZE(self.parts)
         cdef Part part
         for k in range(max(count - LOOKS, 0), count):
