@@ -274,14 +274,14 @@ static inline uint64_t ring_remembered(const ring_memory *m)
  * tests/core/model/cache_model.py visits every interleaving.  It also has deliberately wrong variants, each of which
  * breaks one of these rules. */
 enum { CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY };
-enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES = 64, CACHE_VERSION = 1 };
+enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES = 64, CACHE_VERSION = 2 };
 #define CACHE_MAGIC 0x6568636163776873ULL /* "shwcache" */
 
 /* What one dataset's processes count, relaxed: NOTE [ Figures ], but for that these have several writers. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t found;
     _Atomic uint64_t kept, missed;                            /* pictures; missed: decoded, and not kept */
-    _Atomic uint64_t found_bytes, kept_bytes, missed_bytes;   /* that their samples take */
+    _Atomic uint64_t missed_bytes;                            /* that the samples of those would take */
     _Atomic uint64_t others;                                  /* pictures that the decoder does not take */
 } cache_line;
 
@@ -290,7 +290,7 @@ typedef struct {
     uint64_t version, slots, table_at, bytes_at;
     _Alignas(RING_LINE) _Atomic uint64_t used;   /* bytes that were given out */
     _Atomic uint64_t budget;                     /* how many may be */
-    _Atomic uint64_t full;                       /* 1: the machine or the disk has no more, whatever the budget says */
+    _Atomic uint64_t full;                       /* 1: the machine has no more memory, whatever the budget says */
     _Atomic uint64_t readers;                    /* datasets that were given a line, of CACHE_LINES by turns */
     cache_line lines[CACHE_LINES];
 } cache_header;

@@ -80,7 +80,7 @@ cdef extern from "atomics.h" nogil:
     enum: CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY, CACHE_UNIT, CACHE_LINES, CACHE_VERSION
     uint64_t CACHE_MAGIC
     ctypedef struct cache_line:
-        word_t found, kept, missed, found_bytes, kept_bytes, missed_bytes, others
+        word_t found, kept, missed, missed_bytes, others
     ctypedef struct cache_header:
         uint64_t magic, version, slots, table_at, bytes_at
         word_t used, budget, full, readers

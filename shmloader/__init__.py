@@ -1,9 +1,12 @@
 """shmloader: a drop-in replacement for torch's DataLoader, whose batches travel through a ring of shared memory.
 
 A training script needs only `import shmloader as loader`: `loader.DataLoader` and `loader.DistributedSampler` are ours,
-and the datasets, other samplers and collate functions beside them are torch's.  `shmloader.images.decode` decodes
-pictures; import it by its name.
+and the datasets, other samplers and collate functions beside them are torch's.  `shmloader.images` reads pictures.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from torch.utils.data import (
     BatchSampler,
@@ -30,17 +33,45 @@ from shmloader.system import gil as _gil
 _had_gil = _gil.is_enabled()
 
 from shmloader import transforms as transforms  # noqa: E402
-from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
-from shmloader.commands.tuning.tune import tune  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
-from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
-from shmloader.readers.attach import attach  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
-from shmloader.storage.shards import Shards  # noqa: E402
 
 _gil.warn(_had_gil)
+
+if _TYPE_CHECKING:
+    from shmloader import frozen as frozen
+    from shmloader import images as images
+    from shmloader.async_dataloader import AsyncDataLoader
+    from shmloader.commands.tuning.tune import tune
+    from shmloader.frozen.freeze import freeze
+    from shmloader.readers.attach import attach
+    from shmloader.storage.shards import Shards
+
+# Imported when they are used: most scripts use none of them, and they have a fifth of all modules.
+_WHEN_USED = {
+    "AsyncDataLoader": "shmloader.async_dataloader",
+    "Shards": "shmloader.storage.shards",
+    "attach": "shmloader.readers.attach",
+    "freeze": "shmloader.frozen.freeze",
+    "frozen": "shmloader.frozen",
+    "images": "shmloader.images",
+    "tune": "shmloader.commands.tuning.tune",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _WHEN_USED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _import_module(_WHEN_USED[name])
+    globals()[name] = found = getattr(module, name, module)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHEN_USED})
+
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 

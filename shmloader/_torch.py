@@ -168,7 +168,7 @@ def warn_of_length(iterator: Any) -> None:
             "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset "
             "replica at each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset"
             " for examples.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -8,13 +8,15 @@ have a `__getattr__` that raises KeyError.  Under torch's loader their users nev
     1. An attribute whose look-up raises an Exception counts as absent.  The next look-up may find it.
     2. Each look-up really asks the object.  So an attribute that a property or a `__getattr__` passes on from another
        object is found like any other.
-    3. The exception may be that of a signal's handler, which must come through: NOTE [ Handlers ].  It may be an
-       AttributeError, too, and that is why getattr() gets no default.
+    3. The exception may be that of a signal's handler, which must come through.  It may be an AttributeError, too, and
+       that is why getattr() gets no default.
     4. torch looks up some attributes too, such as `__getitems__`.  Those we look up in the same way as torch.
 """
 
 from __future__ import annotations
 
+import signal
+import traceback
 from typing import Any
 
 import torch
@@ -41,11 +43,16 @@ def length_of(of: Any) -> int | None:
 
 
 def _is_handlers(error: Exception) -> bool:
-    if error.__traceback__ is None or error.__traceback__.tb_next is None:  # no code in Python has run
-        return False
-    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
+    """Whether the handler of a signal, written in Python, has raised this.
 
-    return is_handlers(error)
+    Most objects just lack the attribute, and no Python code has run.  Asking for all handlers would take 250 us, for
+    each of a dozen look-ups an epoch.
+    """
+    if error.__traceback__ is None or error.__traceback__.tb_next is None:
+        return False
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def says_where_it_is(what: Any) -> bool:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators, off_the_ring, read_elsewhere, replaced
 from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
-from shmloader.options import Options
+from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
@@ -133,20 +133,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         [8.0, 9.0]
     """
 
-    # for a subclass that has another __init__
-    spare_slots = 2
-    max_ring_bytes: int | None = None
-    on_worker_death = "raise"
-    workers_outlive_signals = True
-    schedule = "round_robin"
-    chunk_size: int | None = None
-    group_by: Callable[[Any], Any] | str | None = None
-    device: torch.device | str | None = None
-    on_device: Callable[[Any], Any] | None = None
-    sample_seeds = False
-    on_bad_sample = "raise"
-    look_ahead: int | None = None
-    far_workers: Any = None
+    options: Options = OptionsOf()  # type: ignore[assignment]
+    _shmloader_options = Options()  # of a subclass that does not call our __init__
 
     def __init__(
         self,
@@ -201,20 +189,20 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         num_workers = with_far(num_workers, far_workers)
         if far_workers is not None or (num_workers and hides_cores()):
             vars(self)["check_worker_number_rationality"] = have_other_cores
-        super().__init__(
+        super().__init__(  # by name, because others replace torch's __init__ by one that gives some of them itself
             dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
@@ -237,10 +225,18 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """
         super().__init_subclass__(**kwargs)
         if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
-            off_the_ring.refuse(cls, why)
             off_the_ring.warn_once(
                 f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}", stacklevel=3
             )
+
+    def __setattr__(self, attr: str, val: Any) -> None:
+        """Refuse another value for an option.  In a class derived from ours, the attribute is its own."""
+        if attr in DEFAULTS and type(self) is DataLoader and vars(self).get(attr, val) is not val:
+            raise ValueError(
+                f"{attr} cannot be set on a loader that is made already, but got {attr}={val!r}. Make another loader: "
+                f"DataLoader(..., {attr}={val!r})."
+            )
+        super().__setattr__(attr, val)
 
     @property
     def rides_ring(self) -> bool:
@@ -270,7 +266,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         rides = iterators.rides(self)
         if off_the_ring.why_not_here() is not None or off_the_ring.why_not_of(type(self)) is not None:
             return super()._get_iterator()
-        if self.num_workers and not rides and self.device is None:
+        if self.num_workers and not rides and Options.of(self).device is None:
             return super()._get_iterator()
         if replaced.is_replaced("_get_iterator"):
             replaced.come_back()
@@ -314,7 +310,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         )
 
     def _begin(self, rides: bool) -> Any:
-        if rides or self.device is not None:
+        if rides or Options.of(self).device is not None:
             return iterators.begin_epoch(self, rides, self._torchs)
         if self.num_workers or off_the_ring.why_not_of(type(self)) is not None:
             return iterators.torchs(self, iterators.options_of(self), super().__iter__)

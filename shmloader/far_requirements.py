@@ -47,7 +47,7 @@ def check_far_workers(loader: Any, options: Options) -> None:
     count = loader.num_workers
     if not isinstance(count, WorkerCount) or count - count.local != options.far_workers.num:
         raise UnsuitableOption(
-            f"num_workers={count!r} does not count the {options.far_workers.num} far workers. far_workers cannot be "
-            "set later. Give it when the loader is made.",
+            f"num_workers={count!r} does not count the {options.far_workers.num} far workers. num_workers "
+            "cannot be set later. Give it when the loader is made.",
             "far_workers",
         )

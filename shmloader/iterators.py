@@ -11,8 +11,6 @@ from typing import Any
 
 from shmloader import _torch, off_the_ring, read_elsewhere
 from shmloader.bypassed import warn_if_bypassed
-from shmloader.device.prefetch import prefetcher, stop_at_exit
-from shmloader.device.to_device import stage_of
 from shmloader.options import Options
 from shmloader.requirements import check_requirements
 from shmloader.resume.place import place_of
@@ -26,11 +24,8 @@ _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, becau
 
 
 def living(loader: Any) -> list[Any]:
-    """The living iterators of a loader that have workers, or a thread.
-
-    An iterator that is in its `__del__()` in another thread is none of them.  That thread ends it.
-    """
-    return [found for found in list(_iterators) if not found.is_dying and found.loader() is loader]
+    """The living iterators of a loader that have workers, or a thread."""
+    return [found for found in list(_iterators) if found.loader() is loader]
 
 
 def rides(loader: Any) -> bool:
@@ -53,6 +48,11 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     """
     options = options_of(loader)
     source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
+    if options.device is None and options.on_device is None and not getattr(source, "copies_to_pin", False):
+        return source
+    from shmloader.device.prefetch import prefetcher  # here, because most loaders leave their batches where they are
+    from shmloader.device.to_device import stage_of
+
     stage, depth = stage_of(loader, options, source)
     if stage is None:
         return source
@@ -95,10 +95,10 @@ def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
 
 
 def options_of(loader: Any) -> Options:
-    """A loader's options, as its attributes are now.  A user, or a class with another __init__, may have set them.
+    """A loader's options.
 
     Raises:
-        ValueError: One has a value that it cannot have, or that this loader cannot have.
+        ValueError: This loader cannot have one of them: what it needs was changed after the loader was made.
     """
     options = Options.of(loader)
     check_requirements(loader, options)
@@ -111,7 +111,6 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator:
     loader.check_worker_number_rationality()
     iterator = RingIterator(loader, options)
     _iterators.add(iterator)
-    stop_at_exit(iterator)
     return iterator
 
 

@@ -1,4 +1,6 @@
-"""A loader's stats(), report(), trace() and bad_samples, which report its measurements: docs/statistics.md."""
+"""A loader's stats(), report(), trace() and bad_samples, which report its measurements: docs/statistics.md.
+Most scripts call none of them, so these methods import what they need.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,15 @@ from shmloader import off_the_ring, read_elsewhere
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.resume.place import place_of
     from shmloader.statistics.account import Since, account_of, measured_loaders, traced
-    from shmloader.statistics.evidence import Evidence, settings_of, shares_of
-    from shmloader.statistics.figures import Now, stats_of
     from shmloader.statistics.metrics import serve_once
-    from shmloader.statistics.ranks import with_ranks
+    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
+    from shmloader.wrapped_datasets import with_parts
+
+if TYPE_CHECKING:
+    from shmloader.statistics.figures import Now
     from shmloader.statistics.report import Report
     from shmloader.statistics.stats import Stats
     from shmloader.statistics.trace import Trace
-    from shmloader.statistics.verdict import verdict_of
-    from shmloader.system.cores import cores, ranks_here
-    from shmloader.system.limits import available_memory
-    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
-    from shmloader.wrapped_datasets import with_parts
 
 
 def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
@@ -70,6 +69,8 @@ class Measured:
         """
         if why := off_the_ring.why_not_here():
             raise RuntimeError(f"stats() needs shmloader's extensions, and they cannot be used here: {why}")
+        from shmloader.statistics.figures import stats_of
+
         elapsed, figures = account_of(self).figures(since)
         return stats_of(figures, since, elapsed, self._now())
 
@@ -98,6 +99,14 @@ class Measured:
         """
         if why := off_the_ring.why_not_here():
             raise RuntimeError(f"report() needs shmloader's extensions, and they cannot be used here: {why}")
+        from shmloader.statistics.all_ranks import with_ranks
+        from shmloader.statistics.evidence import Evidence, settings_of, shares_of
+        from shmloader.statistics.figures import stats_of
+        from shmloader.statistics.report import Report
+        from shmloader.statistics.verdict import verdict_of
+        from shmloader.system.cores import cores, ranks_here
+        from shmloader.system.limits import available_memory
+
         account = account_of(self)
         elapsed, figures = account.figures(since)
         stats = stats_of(figures, since, elapsed, self._now())
@@ -145,6 +154,8 @@ class Measured:
         return traced(self, path, batches)
 
     def _now(self) -> Now:
+        from shmloader.statistics.figures import Now
+
         loader: Any = self
         rings = account_of(self).meter.living()
         return Now(

@@ -21,8 +21,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import _torch, replaced
-from shmloader.device import accelerator
-from shmloader.options import ONLY_ON_THE_RING, OptionOfTheRing
+from shmloader.options import ONLY_ON_THE_RING, OptionOfTheRing, Options
 from shmloader.system.callers import caller
 
 _warned: set[str] = set()
@@ -51,12 +50,18 @@ def why_not(loader: Any) -> str | None:
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
     if _torch.is_pipe(loader.dataset):
         return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
-    if loader.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None:
-        return (
-            f"pin_memory=True, and torch names an accelerator ({torch.accelerator.current_accelerator()}) that it was "
-            "not built for: use a torch that was, or pin_memory=False"
-        )
-    return None
+    return _why_not_pinned() if loader.pin_memory and torch.accelerator.is_available() else None
+
+
+def _why_not_pinned() -> str | None:
+    from shmloader.device import accelerator  # here, because most machines that have one use it, and others need none
+
+    if accelerator.kind() is not None:
+        return None
+    return (
+        f"pin_memory=True, and torch names an accelerator ({torch.accelerator.current_accelerator()}) that it was "
+        "not built for: use a torch that was, or pin_memory=False"
+    )
 
 
 def _makes_threads(context: Any) -> bool:
@@ -111,16 +116,14 @@ def warn_or_refuse(loader: Any, why: str) -> None:
 
 
 def refuse(loader: Any, why: str) -> None:
-    """Raise if a loader was given an option that only the ring can honour, or a class has it as an attribute."""
-    given = {
-        name: getattr(loader, name) for name, unless in ONLY_ON_THE_RING.items() if getattr(loader, name) != unless
-    }
+    """Raise if a loader was given an option that only the ring can honour."""
+    asked = Options.of(loader)
+    given = {name: value for name, unless in ONLY_ON_THE_RING.items() if (value := getattr(asked, name)) != unless}
     if given:
-        kind = loader if isinstance(loader, type) else type(loader)
         options = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise OptionOfTheRing(
-            f"only the ring can honour {options}, and this {kind.__name__} does not ride it: {why}. To load as torch's "
-            f"own loader does, leave {'them' if len(given) > 1 else 'it'} out.",
+            f"only the ring can honour {options}, and this {type(loader).__name__} does not ride it: {why}. To load as "
+            f"torch's own loader does, leave {'them' if len(given) > 1 else 'it'} out.",
             *given,
         )
 

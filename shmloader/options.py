@@ -2,14 +2,16 @@
 
 NOTE [ Options ]
 
-    1. `DataLoader.__init__` makes an `Options` of its arguments, and `Options` checks each value.  Then `__init__` sets
-       the options as attributes of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
-    2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them all when an iterator is made.
-       Code below `DataLoader` gets that object and reads `options.chunk_size`, never the loader's attribute.
-    3. check_requirements() in requirements.py checks what a value requires from other options, from the loader (its
+    1. `DataLoader.__init__` makes an `Options` of its arguments, and `Options` checks each value.  The loader keeps
+       that object under a private name, so a subclass's own attributes (`self.device`, `self.schedule`) are no options.
+    2. Code below `DataLoader` gets the object from `Options.of(loader)`, and reads `options.chunk_size`.
+    3. Lightning rebuilds a loader from its attributes.  So the loader also has an attribute for each option, except
+       where its class has one of that name.  Nobody here reads these.  Setting one would be lost in silence, so
+       `DataLoader` refuses that.
+    4. check_requirements() in requirements.py checks what a value requires from other options, from the loader (its
        dataset, its collate function) and from the machine.  To refuse another combination, add it there.
-    4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
-       docstring, and an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails if one is missing.
+    5. A new option is a field here, the same name in the signature of `DataLoader`, a paragraph in its docstring, and
+       an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails if one is missing.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def _far_workers(name: str, value: Any) -> None:
 
 def _limit(text: str) -> int | float:
     """The most samples that an epoch may skip: a number of them, or a share.  A ValueError: it is neither."""
-    limit = int(text) if text.isdecimal() else float(text)
+    limit = int(text) if text.isascii() and text.isdecimal() else float(text)
     if isinstance(limit, float) and not 0 < limit <= 1:
         raise ValueError(text)
     return limit
@@ -191,13 +193,24 @@ class Options:
 
     @classmethod
     def of(cls, loader: Any) -> Options:
-        """The options of a loader of ours, as its attributes have them now."""
-        return cls(**{name: getattr(loader, name) for name in DEFAULTS})
+        """The options of a loader of ours; the defaults if its class does not call our __init__()."""
+        options: Options = loader._shmloader_options
+        return options
 
     def give_to(self, loader: Any) -> None:
-        """Set them as attributes of a loader."""
-        for name in DEFAULTS:
-            setattr(loader, name, getattr(self, name))
+        """Make them the options of a loader, in place of those that it has: NOTE [ Options ], 1 and 3."""
+        own, before = vars(loader), {}
+        if "_shmloader_options" in own:  # Ray Train gives it others; frameworks call __init__() of a loader once more
+            before = Options.of(loader).as_arguments()
+        own["_shmloader_options"] = self
+        for name, value in self.as_arguments().items():
+            is_ours = name in before and own[name] is before[name] if name in own else not hasattr(type(loader), name)
+            if is_ours:
+                own[name] = value
+
+    def as_arguments(self) -> dict[str, Any]:
+        """The arguments with which a call of the constructor makes another loader with these options."""
+        return {name: getattr(self, name) for name in DEFAULTS}
 
     @property
     def steals(self) -> bool:
@@ -223,6 +236,16 @@ class Options:
     def most_bad_samples(self) -> int | float:
         """How many samples an epoch may skip: a number of them, or a share of those that it asks for."""
         return _limit(self.on_bad_sample.partition(":")[2] or "0.001")
+
+
+class OptionsOf:
+    """`loader.options`.  No property, because a subclass may set an attribute of that name.
+
+    No attribute of the loader either, because frameworks give all of these to the constructor.
+    """
+
+    def __get__(self, loader: Any, kind: type) -> Any:
+        return self if loader is None else Options.of(loader)
 
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}

@@ -152,8 +152,7 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
             pass                                                                instead
 
     An instance of a named class is still an instance of it, and of `shmloader.DataLoader` too, also after pickling.
-    Its `__init__` takes the same arguments.  It takes our options if it passes on arguments that it does not know.  If
-    it sets an attribute with the name of an option of ours (`device`, `schedule`), that is the option's value.
+    Its `__init__` takes the same arguments.  It takes our options if it passes on arguments that it does not know.
 
     If `ray.train.torch` is imported, its `prepare_data_loader` does what `shmloader.ray.prepare_data_loader` does for a
     loader of shmloader's: the loader keeps its options and can be resumed.
@@ -344,9 +343,6 @@ def _why_not(kind: Any) -> str | None:
     definer = next(base for base in kind.__mro__ if "__iter__" in vars(base))
     if definer is not _TorchLoader and not off_the_ring.calls_back(definer):
         return f"{_name(definer)} has an __iter__() of its own, which calls neither super()'s nor _get_iterator()"
-    for name in DEFAULTS:
-        if any(name in vars(base) for base in kind.__mro__):
-            return f"it has an attribute `{name}`, and shmloader has an option of that name"
     return None
 
 

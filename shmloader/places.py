@@ -21,7 +21,7 @@ Place = Callable[[Any], Any]
 BY_DATASET = "place"  # the value of group_by that asks the dataset
 
 
-def place_of(dataset: Any) -> Place | None:
+def storage_place(dataset: Any) -> Place | None:
     """The function that returns the place of an index of a dataset; None if the dataset has no `__place__`.
 
     It looks inside torch's Subset and ConcatDataset, unless a subclass has a `__getitem__` of its own.  A part of a
@@ -30,10 +30,10 @@ def place_of(dataset: Any) -> Place | None:
     if callable(attribute(dataset, "__place__")):
         return lambda index: dataset.__place__(index)
     if isinstance(dataset, Subset) and _gets_as(Subset, dataset):
-        inner = place_of(dataset.dataset)
+        inner = storage_place(dataset.dataset)
         return None if inner is None else lambda index: inner(dataset.indices[index])
     if isinstance(dataset, ConcatDataset) and _gets_as(ConcatDataset, dataset):
-        parts = [place_of(part) for part in dataset.datasets]
+        parts = [storage_place(part) for part in dataset.datasets]
         return None if all(part is None for part in parts) else _of_parts(parts, dataset.cumulative_sizes)
     return None
 
@@ -64,7 +64,7 @@ class Places:
 
     def __init__(self, group_by: Any, dataset: Any) -> None:
         by_dataset = group_by == BY_DATASET
-        place = place_of(dataset) if by_dataset else group_by
+        place = storage_place(dataset) if by_dataset else group_by
         assert place is not None  # requirements.py
         self._place: Place = place
         self._source = "__place__ of the dataset" if by_dataset else f"the function group_by={group_by!r}"
@@ -79,10 +79,6 @@ class Places:
         try:
             place = self._place(index)
         except Exception as error:
-            from shmloader.core.process import is_handlers  # here, because off Linux there is no core
-
-            if is_handlers(error):
-                raise
             raise RuntimeError(
                 f"{self._source} raised {type(error).__name__} for index {index!r}: {error}. "
                 "It has to say for each index of the sampler where that sample lies. Correct it, or leave group_by out."

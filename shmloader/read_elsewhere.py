@@ -36,7 +36,7 @@ import torch.utils.data
 from shmloader import _torch, off_the_ring, replaced
 from shmloader.attributes import attribute
 from shmloader.far_workers import local_workers
-from shmloader.options import DEFAULTS
+from shmloader.options import DEFAULTS, Options
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
@@ -134,10 +134,11 @@ _escaped: ByIdentity[str] = ByIdentity()
 
 def enrol(loader: Any) -> None:
     """Leave a note of a loader that is being built."""
+    asked = Options.of(loader)
     options = ", ".join(
         f"{name}={given!r}" if type(given) in _PLAIN else name  # a note may outlive an object, and its repr() may raise
         for name, default in DEFAULTS.items()
-        if not _is_same(given := getattr(loader, name), default)
+        if not _is_same(given := getattr(asked, name), default)
     )
     key = id(loader.dataset)
     found = _readers.get(key)

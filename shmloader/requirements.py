@@ -15,10 +15,9 @@ import torch
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch, replaced
-from shmloader.device import accelerator
 from shmloader.far_requirements import check_far_workers
 from shmloader.options import Options, UnsuitableOption
-from shmloader.places import BY_DATASET, place_of
+from shmloader.places import BY_DATASET, storage_place
 from shmloader.row_wise import is_row_wise
 
 
@@ -40,7 +39,7 @@ def check_requirements(loader: Any, options: Options) -> None:
     for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
         if given is not None:
             _check_rows(loader, name)
-    if options.group_by == BY_DATASET and place_of(loader.dataset) is None:
+    if options.group_by == BY_DATASET and storage_place(loader.dataset) is None:
         raise UnsuitableOption(
             f"group_by='place' asks the dataset where samples lie, but {type(loader.dataset).__name__} has no "
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
@@ -59,6 +58,8 @@ def check_requirements(loader: Any, options: Options) -> None:
 def _check_device(device: torch.device, options: Options) -> None:
     if device.type == "cpu":
         return  # not even asked for: asking starts CUDA's driver, and then no forked process can use CUDA
+    from shmloader.device import accelerator  # here, because most loaders need none
+
     present = accelerator.kind()
     if device.type != present:
         found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"

@@ -11,7 +11,6 @@ import functools
 import gc
 import glob
 import inspect
-import math
 import multiprocessing
 import os
 import pathlib
@@ -612,7 +611,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         case = getattr(item, "callspec", None)
         if case is not None and re.search("spawn|forkserver", case.id):  # each worker imports torch: a second and more
             item.add_marker(pytest.mark.long)
-
-
-def close_to(value: float, other: float, share: float) -> bool:
-    return math.isclose(value, other, rel_tol=share)

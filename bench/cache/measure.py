@@ -18,13 +18,13 @@ import torch
 import shmloader
 from bench.core import jpegs, session
 from shmloader import images
-from shmloader.images import cache_stores
+from shmloader.images import cache_memory
 
 __all__ = ["NUMBERS", "WAYS", "samples", "shared"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NUMBERS: dict[str, dict[str, Any]] = {"uint8": {}, "float32": {"mean": MEAN, "std": STD}}
-WAYS = ("none", "all fits", "half fits", "file")
+WAYS = ("none", "all fits", "half fits")
 SEED = 5
 SLICE = 8  # files that one way reads before it is the other's turn
 ROOM = 2  # of a budget in which all pictures fit: as many times what they take
@@ -40,7 +40,7 @@ def _tree(folder: str) -> Iterator[str]:
 
 def _dataset(root: str, number: str, exact: bool, cache: Any, name: str) -> Any:
     """A dataset whose memory is found by those of this bench alone, and by none of the user's jobs."""
-    cache_stores.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
+    cache_memory.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
     return images.ImageFolder(root, images.training(224, **NUMBERS[number]), exact=exact, cache=cache)
 
 
@@ -53,16 +53,14 @@ def samples(folder: str, number: str, exact: bool, seconds: float) -> dict[str, 
     """
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with _tree(folder) as root, tempfile.TemporaryDirectory() as place:
+    with _tree(folder) as root:
         whole = _dataset(root, number, exact, _room(folder), "whole")
-        first = _epoch(whole, "first")
+        first = _epoch(whole)
         used = whole._following.cache._opened().table.used
         half = _dataset(root, number, exact, used // 2, "half")
-        file = _dataset(root, number, exact, f"{place}/pictures.cache", "file")
-        made = dict(zip(WAYS, (_dataset(root, number, exact, None, ""), whole, half, file), strict=True))
-        for dataset in (half, file):
-            _epoch(dataset, "first")
-        is_equal = all(_is_same(made["none"], dataset) for dataset in (whole, half, file))
+        made = dict(zip(WAYS, (_dataset(root, number, exact, None, ""), whole, half), strict=True))
+        _epoch(half)
+        is_equal = all(_is_same(made["none"], dataset) for dataset in (whole, half))
         took, count = dict.fromkeys(WAYS, 0.0), 0
         while count == 0 or min(took.values()) < seconds:
             for begin in range(0, len(whole) - SLICE + 1, SLICE):
@@ -83,7 +81,7 @@ def _room(folder: str) -> int:
     return max(64 << 20, ROOM * 8 * sum(os.path.getsize(path) for path in files))
 
 
-def _epoch(dataset: Any, _: str) -> float:
+def _epoch(dataset: Any) -> float:
     torch.manual_seed(SEED)
     before = time.process_time()
     for index in range(len(dataset)):

@@ -88,7 +88,7 @@ def parts(recipe: str, folder: str) -> dict[str, float]:
 
     from bench.recipes.recipes import RECIPES
 
-    fused: Any = images.fuse(ways.Samples(folder, RECIPES[recipe].open(transforms)))
+    fused: Any = images.fuse(ways.samples(folder, RECIPES[recipe].open(transforms)))
     lines = re.findall(r"^  (.*): (\d+) us$", fused.explain(measure=True), re.MULTILINE)
     found: dict[str, float] = {}
     for name, cost in lines:

@@ -15,7 +15,7 @@ from bench.recipes import albumentations_recipes, dali_recipes
 from bench.recipes.recipes import RECIPES
 from shmloader import images
 
-__all__ = ["ALBUMENTATIONS", "DALI", "FAST", "FLOOR", "FUSED", "OURS", "V1", "V2", "WAYS", "Samples", "Way", "dataset"]
+__all__ = ["ALBUMENTATIONS", "DALI", "FAST", "FLOOR", "FUSED", "OURS", "V1", "V2", "WAYS", "Way", "dataset", "samples"]
 
 V1, V2, ALBUMENTATIONS, DALI, FUSED, FAST, FLOOR = "v1", "v2", "albumentations", "dali", "fused", "fast", "floor"
 OURS = (FUSED, FAST)
@@ -56,25 +56,22 @@ WAYS = {
 }
 
 
-class Samples:
-    """What torchvision's ImageFolder has, of files in one folder.
+def samples(folder: str, transform: Any) -> Any:
+    """torchvision's ImageFolder over the files of one folder.
+
+    It is that class itself: images.fuse calls a class's own `__getitem__` as it is, and then nothing is fused.
 
     Args:
         folder: Where the files are.
         transform: What makes a sample of a PIL image.
     """
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets import folder as torchvisions
 
-    def __init__(self, folder: str, transform: Any) -> None:
-        self.samples = [(path, 0) for path in jpegs.files(Path(folder))]
-        self.loader = import_module("torchvision.datasets.folder").default_loader
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        path, target = self.samples[index]
-        return self.transform(self.loader(path)), target
+    made: Any = ImageFolder.__new__(ImageFolder)
+    made.root, made.samples = folder, [(path, 0) for path in jpegs.files(Path(folder))]
+    made.loader, made.transform, made.target_transform = torchvisions.default_loader, transform, None
+    return made
 
 
 class _Pictures:
@@ -95,11 +92,11 @@ def dataset(recipe: str, way: str, folder: str) -> Any:
     if way == ALBUMENTATIONS:
         return albumentations_recipes.Samples(recipe, jpegs.files(Path(folder)))
     if way == FLOOR:
-        return _Pictures(images.fuse(Samples(folder, _cropped())))
+        return _Pictures(images.fuse(samples(folder, _cropped())))
     from torchvision.transforms import v2
 
     version = v2 if way == V2 else import_module("torchvision.transforms")
-    made = Samples(folder, RECIPES[recipe].open(version))
+    made = samples(folder, RECIPES[recipe].open(version))
     return _Pictures(images.fuse(made, exact=way == FUSED) if way in OURS else made)
 
 

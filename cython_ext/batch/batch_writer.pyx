@@ -19,7 +19,7 @@ returns None, torch's own code collates the column, and write() copies it into t
 
 A collate function may return something else than what default_collate gave it: a mixture of the images, or floats of
 them.  What was collated in the slot is then a part that nothing views, and the next leaf that fits lies there; the last
-part is freed, whatever follows.  Only the part's own reference count tells (Part in ring/fill.pxi), because labels of
+part is freed, whatever follows.  Only the part's own reference count tells (Part in ring/parts.pxi), because labels of
 the same batch may be returned.  Small leaves of such batches are collated outside the slot, so that they do not lie
 behind a large part that will be freed; also those of the first batch, about which nothing is known yet.
 
@@ -66,8 +66,7 @@ cdef enum:
 
 
 cdef class Writer:
-    """Writes batches into the payloads that a worker claims.  A worker has one, which remembers the plans that it
-    wrote.
+    """Writes batches into the payloads that its worker claims, and remembers the plans that it wrote.
 
     Args:
         ring: the worker's side.

@@ -12,7 +12,8 @@ batch's lease until all readers have sent the batch's number back, so no worker 
     2. By default, a reader copies a batch into a buffer of its own and sends it back at once.  Its writes are its own,
        and it may keep the batch.  When the batch dies, the buffer is used again.
     3. With copy=False, tensors lie over the slot.  When the last of them dies, in whatever thread, the lease's Loan
-       dies, which sends the batch back.
+       dies, which sends the batch back.  Several readers may keep batches of different times, and so all slots but
+       one.  The server sends what lies in the last slot as one to copy, so that slot is never kept.
     4. The server may drop a reader that is too slow, and let its slots be filled again.  It closes the connection
        first.  A copy is sent back after it was made.  So if that fails, the slot may have been filled meanwhile, and
        the copy counts only if the server has not dropped this reader but ended.  A reader that shares announces that

@@ -36,7 +36,7 @@ cdef extern from *:
     ssize_t send(int sock, const void *data, size_t size, int flags)
     int shutdown(int sock, int how)
 
-VERSION = RING_VERSION, 1   # of what workers write, and of the messages
+VERSION = RING_VERSION, 2   # of what workers write, and of the messages
 MOST_IN_SOCKET = 4096       # bytes of a message; further ones find room in the socket
 cdef enum:
     MOST = 4096

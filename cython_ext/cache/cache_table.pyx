@@ -4,10 +4,10 @@ It counts pictures that were found, kept or missed.  NOTE [ Cache table ] in ato
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint8_t, uint64_t
 from libc.string cimport memcpy
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.types cimport pid_t
@@ -23,53 +23,31 @@ from atomics cimport (
     ring_noted, word_t,
 )
 
-cdef extern from "cache/digest.h" nogil:
-    uint64_t digest "digest"(const uint8_t *data, size_t bytes)
-
 cdef enum:
     PAGE = 1 << 16  # the largest page that a kernel for these processors has
     KEY = 16        # bytes: the first slot of a picture's probes, and its tag
     PROBES = 64     # slots that are probed for a picture; a table that needs more is nearly full
 
-UNIT = CACHE_UNIT
 VERSION = CACHE_VERSION
 
 
 class Figures(NamedTuple):
-    """Counts of the processes of one dataset: pictures, and the bytes of their samples."""
+    """Counts of the processes of one dataset."""
 
     found: int
     kept: int
     missed: int         # decoded, but not kept because there was no room
-    found_bytes: int
-    kept_bytes: int
-    missed_bytes: int
+    missed_bytes: int   # that the samples of those would take
     others: int         # pictures that the decoder does not take
 
 
-def sum_of(data, Py_ssize_t at, Py_ssize_t end):
-    """A checksum of the bytes `at` to `end` - 1 of an object with a buffer."""
-    cdef Py_buffer view
-    cdef uint64_t found
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if not 0 <= at <= end <= view.len:
-            raise ValueError(f"{at} to {end} is not inside of {view.len} bytes")
-        with nogil:
-            found = digest(<const uint8_t *>view.buf + at, end - at)
-    finally:
-        PyBuffer_Release(&view)
-    return found
-
-
 cdef class CacheTable:
-    """A table, and the bytes of its pictures if they are in the same memory.  It has a read-only buffer of these.
+    """A table, and the bytes of its pictures after it in the same memory.  It has a read-only buffer of these.
 
     Args:
         fd: the memory.  The table does not close it.
         slots: a power of two: the memory is new, and becomes a table with that number of slots.  0: it is a table.
         budget: for a new table, the number of bytes that it may give out.
-        has_bytes: whether the pictures' bytes are in this memory, after the table.
 
     Raises:
         ValueError: the memory is no table of this version.
@@ -83,7 +61,7 @@ cdef class CacheTable:
     cdef readonly uint64_t slots
     cdef readonly uint64_t bytes_at     # the offset of the pictures' bytes in the memory
 
-    def __cinit__(self, int fd, uint64_t slots=0, uint64_t budget=0, bint has_bytes=True):
+    def __cinit__(self, int fd, uint64_t slots=0, uint64_t budget=0):
         cdef cache_header header
         cdef bytes begin
         cdef void *at
@@ -93,7 +71,7 @@ cdef class CacheTable:
                 raise ValueError(f"{slots} slots are no power of two")
             self.slots = slots
             self.bytes_at = table_at + (slots * 8 + PAGE - 1) // PAGE * PAGE
-            os.ftruncate(fd, self.bytes_at + (budget if has_bytes else 0))
+            os.ftruncate(fd, self.bytes_at + budget)
         else:
             begin = os.pread(fd, sizeof(uint64_t) * 5, 0)
             if len(begin) < <Py_ssize_t>(sizeof(uint64_t) * 5):
@@ -110,7 +88,7 @@ cdef class CacheTable:
             PyErr_SetFromErrno(OSError)
         self.header, self.mapped = <cache_header *>at, self.bytes_at
         self.words = <word_t *>(<uint8_t *>at + table_at)
-        if has_bytes and size > self.bytes_at:
+        if size > self.bytes_at:
             at = mmap(NULL, size - self.bytes_at, PROT_READ, MAP_SHARED, fd, self.bytes_at)
             if at == MAP_FAILED:
                 PyErr_SetFromErrno(OSError)
@@ -136,8 +114,11 @@ cdef class CacheTable:
     cdef word_t *at(self, const uint64_t *key, uint64_t step) noexcept:
         return self.words + ((key[0] + step) & (self.slots - 1))
 
-    cdef int64_t entry_of(self, bytes key) except -2:
-        """The slot that has a picture's entry; -1: none."""
+    def find(self, bytes key):
+        """The offset of a picture's bytes, counted from the first picture's first byte; -1: it is not kept.
+
+        Two pictures have the same slots and tag with probability 2 ** -26, so the caller must compare the stored key.
+        """
         cdef uint64_t of[2]
         cdef uint64_t word, step
         if len(key) != KEY:
@@ -148,20 +129,8 @@ cdef class CacheTable:
             if cache_state(word) != CACHE_ENTRY:
                 break
             if cache_tag(word) == cache_tag(cache_entry_of(of[1], 0)):
-                return (of[0] + step) & (self.slots - 1)
+                return cache_place(word)
         return -1
-
-    def find(self, bytes key):
-        """The offset of a picture's bytes, counted from the first picture's first byte; -1: it is not kept.
-
-        Two pictures have the same slots and tag with probability 2 ** -26, so the caller must compare the stored key.
-        """
-        cdef int64_t slot = self.entry_of(key)
-        return -1 if slot < 0 else cache_place(cache_look(self.words + slot))
-
-    def slot_of(self, bytes key):
-        """The slot of a picture's entry; -1: it has none."""
-        return self.entry_of(key)
 
     def takes(self, uint64_t bytes):
         """Whether that many more bytes fit.  Another process may take them first: see reserve()."""
@@ -183,7 +152,7 @@ cdef class CacheTable:
 
     @property
     def is_full(self):
-        """Whether note_full() was called, because the machine or the disk had no more room."""
+        """Whether note_full() was called, because the machine had no more memory."""
         return bool(ring_noted(&self.header.full))
 
     @property
@@ -205,8 +174,6 @@ cdef class CacheTable:
         ring_note(&to.found, 0)
         ring_note(&to.kept, 0)
         ring_note(&to.missed, 0)
-        ring_note(&to.found_bytes, 0)
-        ring_note(&to.kept_bytes, 0)
         ring_note(&to.missed_bytes, 0)
         ring_note(&to.others, 0)
         return line
@@ -216,17 +183,13 @@ cdef class CacheTable:
             raise ValueError(f"there is no line {number}")
         return &self.header.lines[number]
 
-    def count_found(self, int line, uint64_t bytes):
+    def count_found(self, int line):
         """Count a picture that was found."""
-        cdef cache_line *to = self.line(line)
-        cache_count(&to.found, 1)
-        cache_count(&to.found_bytes, bytes)
+        cache_count(&self.line(line).found, 1)
 
-    def count_kept(self, int line, uint64_t bytes):
+    def count_kept(self, int line):
         """Count a picture that was decoded and kept."""
-        cdef cache_line *to = self.line(line)
-        cache_count(&to.kept, 1)
-        cache_count(&to.kept_bytes, bytes)
+        cache_count(&self.line(line).kept, 1)
 
     def count_missed(self, int line, uint64_t bytes):
         """Count a picture that was decoded, but for which there was no room."""
@@ -243,27 +206,8 @@ cdef class CacheTable:
         cdef cache_line *counts = self.line(line)
         return Figures(
             ring_noted(&counts.found), ring_noted(&counts.kept), ring_noted(&counts.missed),
-            ring_noted(&counts.found_bytes), ring_noted(&counts.kept_bytes), ring_noted(&counts.missed_bytes),
-            ring_noted(&counts.others),
+            ring_noted(&counts.missed_bytes), ring_noted(&counts.others),
         )
-
-    # ------------------------------------------------------------------------------ a table whose pictures are in a file
-
-    def load(self, bytes words not None, uint64_t end):
-        """Copy the entries of a file, before any other process sees this table.
-
-        Args:
-            words: all slots of the file's table.  A word that is no entry of a place before `end` becomes empty.
-            end: the end of the file's pictures, where the next one goes.
-        """
-        cdef uint64_t word, k
-        if len(words) != <Py_ssize_t>self.slots * 8:
-            raise ValueError(f"{len(words)} bytes are no table of {self.slots} slots")
-        for k in range(self.slots):
-            memcpy(&word, PyBytes_AS_STRING(words) + 8 * k, 8)
-            if cache_state(word) == CACHE_ENTRY and cache_place(word) < end:
-                ring_note(self.words + k, word)
-        ring_note(&self.header.used, (end + CACHE_UNIT - 1) // CACHE_UNIT * CACHE_UNIT)
 
 
 @cython.no_gc_clear     # __dealloc__ writes into the table's memory
@@ -276,13 +220,12 @@ cdef class Claim:
     """
 
     cdef CacheTable table
-    cdef word_t *word
+    cdef word_t *word               # NULL: nothing is claimed
     cdef uint64_t mine, tag
     cdef pid_t process
-    cdef readonly long long slot    # -1: nothing is claimed
 
     def __cinit__(self, CacheTable table, uint64_t pid, uint64_t start):
-        self.table, self.slot, self.process = table, -1, getpid()
+        self.table, self.process = table, getpid()
         self.mine = cache_claim_of(pid, start)
 
     def __dealloc__(self):
@@ -301,7 +244,7 @@ cdef class Claim:
         """
         cdef uint64_t of[2]
         cdef uint64_t word, step
-        if len(key) != KEY or self.slot >= 0:
+        if len(key) != KEY or self.word != NULL:
             raise ValueError(f"a key has {KEY} bytes, and a claim one slot")
         memcpy(of, PyBytes_AS_STRING(key), KEY)
         for step in range(<uint64_t>PROBES):
@@ -312,11 +255,10 @@ cdef class Claim:
                 continue
             if cache_state(word) == CACHE_CLAIM and not has_ended(cache_pid(word), cache_start(word)):
                 return False
-            # No line of Python runs between the compare-and-swap and self.slot, so no exception can lose a claim.
+            # No line of Python runs between the compare-and-swap and self.word, so no exception can lose a claim.
             if not cache_claim(self.table.at(of, step), word, self.mine):
                 return False
             self.word, self.tag = self.table.at(of, step), of[1]
-            self.slot = (of[0] + step) & (self.table.slots - 1)
             return True
         return False
 
@@ -324,16 +266,17 @@ cdef class Claim:
         """Publish the entry, once the picture's bytes are complete at this offset.
 
         Returns:
-            The table's new word; 0 if another process took the claim over, and the bytes are lost.
+            Whether that succeeded.  If not, another process took the claim over, and the bytes are lost.
         """
-        cdef uint64_t entry = cache_entry_of(self.tag, place)
-        if self.slot < 0:
+        cdef word_t *word = self.word
+        if word == NULL:
             raise ValueError("nothing is claimed: take() first")
-        self.slot = -1
-        return entry if cache_publish(self.word, self.mine, entry) else 0
+        self.word = NULL
+        return cache_publish(word, self.mine, cache_entry_of(self.tag, place))
 
     cpdef release(self):
         """Release the claim, if there is one."""
-        if self.slot >= 0:
-            self.slot = -1
-            cache_release(self.word, self.mine)
+        cdef word_t *word = self.word
+        self.word = NULL
+        if word != NULL:
+            cache_release(word, self.mine)

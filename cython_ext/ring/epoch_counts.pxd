@@ -7,7 +7,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 cdef class Reading:
     cdef readonly uint64_t taken        # batches that were taken and read, or have an error in their place
     cdef object ready                   # a batch that was taken and is not handed out yet
-    cdef uint64_t number                # in the epoch, from 0, of the batch that was taken last
     cdef readonly uint32_t samples      # how many are in it
     cdef int worker                     # which worker made it
     cdef readonly Progress delivered    # what was handed out
@@ -18,8 +17,8 @@ cdef class EpochCounts:
     # the conductor's
     cdef public Indices source          # gives the indices; None before the first draw
     cdef object drawn                   # an index that was drawn and is not opened yet
-    # without workers: for each thread, the index whose batch it makes, and how many samples were drawn before it
-    cdef dict pending
+    # without workers: the indices whose batches are not handed out, in the order in which they were drawn
+    cdef list pending
     cdef uint64_t asked                 # without workers: how many samples were drawn
     # Indices that were drawn and are not opened yet: a window is drawn as a whole before it is opened.
     cdef list waiting
@@ -36,6 +35,7 @@ cdef class EpochCounts:
     cdef readonly Reading reading
 
     cdef bint is_under_way(self) noexcept   # whether a batch was opened and is not taken
+    cdef list of_this_thread(self, bint is_made)    # one of `pending`
     cdef int64_t number_of(self, uint64_t draw) except? -1      # the dataset's when this index was drawn
     # Whether nothing is left to draw, and all opened batches were handed out.  It is computed, never set.  A closed or
     # interrupted iterator gives no more batches either, but its epoch is not over.

@@ -12,6 +12,13 @@ from cpython.pythread cimport PyThread_get_thread_ident
 
 from atomics cimport RING_NO_EPOCH
 
+cdef enum:
+    # what is kept of an index without workers, until its batch is handed out
+    PENDING_THREAD
+    PENDING_INDEX
+    PENDING_BEFORE                                      # how many samples were drawn before it
+    PENDING_IS_MADE                                     # whether its batch is being made
+
 
 cdef class Reading:
     """How far a reader is in an epoch.
@@ -28,14 +35,13 @@ cdef class EpochCounts:
     """How far an epoch is.
 
     Args:
-        numbered: whether batches come out of order, so that their numbers count.
         workers: for streams, each of which has an order of its own: how many workers; otherwise 0.
     """
 
-    def __init__(self, bint numbered=False, int workers=0):
-        self.reading = Reading(Progress(numbered, workers))
+    def __init__(self, int workers=0):
+        self.reading = Reading(Progress(workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
-        self.waiting, self.pending, self.later = [], {}, []
+        self.waiting, self.pending, self.later = [], [], []
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
@@ -79,8 +85,19 @@ cdef class EpochCounts:
 
     # ---------------------------------------------------------------------------------------------- without workers
 
+    cdef list of_this_thread(self, bint is_made):
+        """This thread's first index that nobody makes a batch of, or its last one of which that is under way."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef list mine, last = None
+        for mine in self.pending:
+            if mine[PENDING_THREAD] == me and mine[PENDING_IS_MADE] == is_made:
+                last = mine
+                if not is_made:
+                    break
+        return last
+
     def index(self, count):
-        """The index of this thread's next batch, which stays the same until hand_out().  One thread at a time may call.
+        """The index of this thread's next batch, which stays the same until make().  One thread at a time may call.
 
         Args:
             count: Returns how many samples are made of an index.
@@ -88,8 +105,7 @@ cdef class EpochCounts:
         Raises:
             StopIteration: the source has no more.
         """
-        cdef unsigned long me = PyThread_get_thread_ident()
-        cdef list mine = self.pending.get(me)
+        cdef list mine = self.of_this_thread(False)
         cdef object drawn
         cdef uint64_t samples
         if mine is None:
@@ -97,27 +113,49 @@ cdef class EpochCounts:
             if drawn is nothing:
                 self.reading.ended = True
                 raise StopIteration
-            mine = self.pending[me] = [drawn, None]     # first, because a signal's handler may raise in count()
-        if mine[1] is None:
-            samples = count(mine[0])
-            mine[1] = self.asked
+            mine = [PyThread_get_thread_ident(), drawn, None, False]
+            self.pending.append(mine)                   # first, because a signal's handler may raise in count()
+        if mine[PENDING_BEFORE] is None:
+            samples = count(mine[PENDING_INDEX])
+            mine[PENDING_BEFORE] = self.asked
             self.asked += samples
-        return mine[0]
+        return mine[PENDING_INDEX]
+
+    def make(self):
+        """Say that the batch of this thread's index is made from now on.  The dataset may ask for the next one meanwhile.
+
+        Returns:
+            For leave() or hand_out().
+        """
+        cdef list mine = self.of_this_thread(False)
+        if mine is not None:
+            mine[PENDING_IS_MADE] = True
+        return mine
+
+    def leave(self, list mine) -> None:
+        """Leave that index pending: an interrupt has broken off the making of its batch."""
+        if mine is not None:
+            mine[PENDING_IS_MADE] = False
 
     @property
     def before(self) -> int:
-        """How many samples were drawn before this thread's index."""
-        cdef list mine = self.pending.get(PyThread_get_thread_ident())
-        return self.asked if mine is None else mine[1]
+        """How many samples were drawn before the index of which this thread makes a batch."""
+        cdef list mine = self.of_this_thread(True)
+        return self.asked if mine is None else mine[PENDING_BEFORE]
 
-    def hand_out(self, int samples) -> None:
-        """Count the batch of that index, or the error in its place, as handed out.
+    def hand_out(self, list mine, int samples) -> None:
+        """Count the batch of that index, or the error in its place, as handed out.  A second call does nothing.
 
         Args:
+            mine: what make() returned.
             samples: how many are in it.
         """
-        self.pending.pop(PyThread_get_thread_ident(), None)
-        self.opened += 1
-        self.samples += samples
-        self.reading.taken += 1
-        self.reading.delivered.add(samples)
+        cdef Py_ssize_t k
+        for k in range(len(self.pending)):
+            if self.pending[k] is mine:
+                del self.pending[k]
+                self.opened += 1
+                self.samples += samples
+                self.reading.taken += 1
+                self.reading.delivered.add(samples)
+                return

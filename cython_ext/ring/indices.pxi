@@ -4,8 +4,6 @@ It asks a sampler again after its own exception, as torch does.
 
 from libc.stdint cimport uint64_t
 
-from shmloader.core.process import is_handlers
-
 NOTHING = object()  # in place of an index, or of a batch: there is none
 cdef object nothing = NOTHING
 
@@ -14,9 +12,9 @@ cdef class Indices:
     """An iterator over indices, which knows whether it can be asked for more.
 
     A draw has one of four results, which must not be confused.  It may give an index.  StopIteration, and nothing else,
-    means that the epoch has no more indices.  The sampler may raise an exception of its own; torch's loader asks it
-    again after that.  A signal handler may raise while the sampler runs.  That ends a generator, but not the epoch, so
-    the remaining indices have to be found again.
+    means that the epoch has no more indices.  The sampler may raise an Exception; torch's loader asks it again after
+    that.  A signal's handler may raise KeyboardInterrupt or SystemExit while the sampler runs.  That ends a generator, but not
+    the epoch, so the remaining indices have to be found again.
 
     Args:
         indices: the iterator.
@@ -41,18 +39,23 @@ cdef class Indices:
 
     cdef object draw(self, uint64_t count):
         """The next index, after `count` that were used; NOTHING if there are no more."""
+        cdef object before = self.indices
         if self.last == EXHAUSTED:
             return nothing
         if self.last == LOST:
-            self.replay(count)
+            try:
+                self.replay(count)
+            finally:
+                if self.indices is not before:  # a signal that was held back meanwhile must not have it replayed again
+                    self.last = GAVE
         self.last = GAVE
         try:
             return next(self.indices)
         except StopIteration:
             self.last = EXHAUSTED
             return nothing
-        except Exception as error:
-            self.last = LOST if is_handlers(error) else RAISED
+        except Exception:
+            self.last = RAISED
             raise
         except BaseException:
             self.last = LOST

@@ -1,4 +1,4 @@
-"""The step from one batch to the next, which next() takes: no Ctrl-C and no other thread loses or repeats a batch.
+"""The step from one batch to the next, which `__next__()` takes: no Ctrl-C in a `for` loop loses or repeats a batch.
 It decides which batch an error replaces, and refuses next() in a forked process, and inside next() or iter().
 
 Sequences.find_ready() (sequences.pxi) says which batch comes next, in the sampler's order or by in_order=False.
@@ -6,7 +6,6 @@ Sequences.find_ready() (sequences.pxi) says which batch comes next, in the sampl
 
 import _thread
 import os
-import threading
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -14,10 +13,7 @@ from libc.stdint cimport uint64_t
 
 from clock cimport now
 from shmloader.core.ring cimport fold_rested
-from shmloader.core.process import is_handlers
 
-END = object()  # Steps.next(): the epoch is at its end
-cdef object end = END
 cdef uint64_t forks = 0     # between the process that imported this module and this process
 
 
@@ -29,212 +25,211 @@ def _was_forked() -> None:
 os.register_at_fork(after_in_child=_was_forked)
 
 
+def next_batch(iterator):
+    """The `__next__()` of an iterator over the ring.
+
+    Args:
+        iterator: has its Steps as `_steps`, and the methods of IteratorSide (trainer/step.py).
+    """
+    cdef Steps steps = iterator._steps
+    return steps.next(iterator)
+
+
 @cython.final
 cdef class Steps:
-    """The step from one batch to the next, which no signal and no other thread can interrupt.
+    """The step from one batch to the next, which one thread at a time takes.
 
     NOTE [ One step ]
 
-        1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python.  In this C code it
-           can do so only where Python is called.  So the epoch (epoch_counts.pxi) holds all unfinished work: the index
-           that was drawn but not opened, and the batch that was taken but not handed out.  (In this note, an index is
-           what one draw gives: usually all indices of a batch.)  The next call continues from there.
-           A handler may also raise in the iterator's Python code, which gets the batch from here and returns it to the
-           user.  So next(), if it runs in the main thread, also keeps the batch in the epoch.  (Handlers run in no
-           other thread.)  The iterator's last line sets `returning` to False.  That counts the batch as handed out.
-           Setting it calls no function of Python, so no handler can run between that and the return.  If that line was
-           not reached, the main thread's following next() returns the kept batch, and only then counts it.  But another
-           thread may call next() earlier than the main thread does.  That thread puts the kept batch into `unreturned`,
-           for the main thread.  For itself, it takes the next batch.  It counts the kept batch at once,
-           although the main thread gets that batch later.  A state_dict() has only the number of batches, so a batch
-           can be counted only if all batches before it are.
-           The epoch's end is counted in the same way: by that line, which then stands before `raise StopIteration`.
-           An Exception of a handler must not be taken for one of the sampler, or of the batch: NOTE [ Handlers ] in
-           handlers.pxi.
-           Suppose that next() has taken a batch, and then a handler raises while further batches are opened.  next()
-           raises, and keeps the batch.  The following next() returns it, and opens nothing before that.  (If an index
-           cannot be opened: rule 5.)
-        2. If the handler raised in the sampler, the sampler's place may be lost, because a generator that raises has
-           ended.  Then the indices up to that place are drawn again, or an error reports that this is impossible
-           (source.py).
-        3. Several threads may call next() of one iterator.  Only one of them runs this code: the one
-           that finds `occupied` false and sets it, which the GIL makes one step.  The others wait until it has left, on
-           a lock that nothing else uses.
-        4. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
+        1. A signal's handler may raise KeyboardInterrupt between any two lines of Python, but not in C.  So the epoch
+           (epoch_counts.pxi) has all that is unfinished: the index that was drawn and not opened, and the batch that
+           was taken and not handed out.  (In this note, an index is what one draw gives: usually all indices of a
+           batch.)  Whatever calls Python comes before give(), and if it is broken off, the next call goes on from
+           there.  give() counts the batch, and calls no Python.  Nor does the `for` loop between that and its variable.
+           So the interrupt comes before the batch, or after it.  `batch = next(iterator)` is Python behind it: there
+           the batch may be lost, as with any iterator.
+        2. If KeyboardInterrupt or SystemExit comes out of the sampler, the sampler's place may be lost, because a
+           generator that raises has ended.  Then the indices up to that place are drawn again, or an error says that
+           this is impossible (source.py).  So no epoch ends short in silence.
+        3. An Exception of the user's code takes the place of a batch, as in torch.  So does one that a signal's handler
+           raises in there.
+        4. A thread holds the lock while it is in next() or iter().  Others wait for it.  If the same thread comes again
+           (from a signal's handler, or from a sampler that iterates over its own loader), that is an error.
+        5. A forked process has a copy of this object, but there is only one ring.  If both processes opened and took
            batches, both would lose some and get each other's.  So a call in the forked process is an error.
-        5. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
-           fails too, next() raises the error.  Usually the error then counts as the batch.  But if there is no memory
+        6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  If that
+           fails too, next() raises the error.  If it does not, next() raises the first error, which was a handler's,
+           and loses nothing.  Usually the error then counts as the batch.  But if there is no memory
            in which to open the batch (MemoryError, OSError), the batch is not at fault: its index stays, and the
            following call tries once more.
-        6. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
-           iterator also returns END, but its epoch keeps its place.
-        7. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
+        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  A closed or interrupted
+           iterator also ends the loop, but its epoch keeps its place.
+        8. next() takes a batch, and then draws indices to open further ones.  If the sampler raises there, next()
            raises the exception in place of the batch that it has taken, and drops this batch.  torch does the same, and
            a program that continues after an error must get the same batches as from torch.  The exception counts as
            that batch, like every error that is raised in place of a batch.  Otherwise all later counts would be one
            batch short, and a resumed run would repeat a batch.
-        8. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
-           window.  If the window cannot be opened, its batches are opened one by one, up to the batch at fault.  Rule 5
+        9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
+           window.  If the window cannot be opened, its batches are opened one by one, up to the batch at fault.  Rule 6
            applies to that batch.
-        9. The thread that runs this code may call next() again: from a signal handler, or from a sampler that iterates
-           over its own loader.  That is always an error.  A handler's call of next() is also an error while the thread
-           is in iter(): between draining one epoch and beginning the next, there is no batch to wait for.
 
     Args:
         ring: the trainer's side, with the epoch whose batches are opened and taken.
         conductor: opens batches: ConductorSide in trainer/step.py.
         reader: waits for batches and reads them: ReaderSide there.
         wrapper: the class of the objects that stand for a batch that raised: torch's ExceptionWrapper.
+        profiler: torch's module, which says whether next() is recorded.
     """
     cdef TrainerSide ring
-    cdef object conductor, reader, wrapper
+    cdef object conductor, reader, wrapper, profiler
     cdef Drawing drawing
     cdef uint64_t born                  # `forks` when this object was made
-    cdef bint occupied
-    cdef unsigned long occupant         # the thread
-    cdef int queued                     # threads that wait for their turn
-    cdef object turn
-    cdef unsigned long main             # the thread that runs the handlers of signals
-    cdef bint given                     # next() gave it the ready batch, which it has not returned yet
-    cdef EpochCounts ending             # next() gave it the END of this epoch, and it has not raised StopIteration yet
-    cdef object unreturned              # a batch that next() gave it, and that another thread has counted; or NOTHING
-    cdef public unsigned long beginning # the thread that is in iter(), or 0
+    cdef object acquire, release        # of the lock
+    cdef unsigned long occupant         # the thread that holds it; 0: none
+    cdef EpochCounts ending             # it is at its end, and next() has not raised StopIteration yet
+    cdef object refusal                 # why `drawn` could not be opened; None: it could, or windows are opened
+    cdef public object observer         # called with the times at which next() was called and has a batch; or None
+    cdef uint64_t ready_at              # when `ready` was
+    cdef uint64_t yielded               # batches that the user has got in this epoch, without errors
 
-    def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
+    def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None, profiler=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
+        self.profiler = profiler
         self.drawing = Drawing(ring)
-        self.turn = _thread.allocate_lock()
-        self.turn.acquire()
-        self.main, self.unreturned = threading.main_thread().ident, nothing
+        lock = _thread.allocate_lock()
+        self.acquire, self.release = lock.acquire, lock.release
 
-    @property
-    def returning(self) -> bool:
-        """Whether the main thread has what next() gave, and its iterator has not returned that: NOTE [ One step ], 1.
-
-        Set it to False where nothing but the return, or StopIteration, follows.
-        """
-        return self.given or self.ending is not None or self.unreturned is not nothing
-
-    @returning.setter
-    def returning(self, bint value):
-        if self.main == PyThread_get_thread_ident():    # for another thread, next() has counted the batch
-            if self.given:
-                self.count()
-            if self.ending is not None:
-                self.end()
-            self.unreturned = nothing
-
-    cdef int count(self) except -1:
-        """Count the ready batch as handed out."""
-        self.given = False
-        self.ring.hand_out()
-        self.ring.current.reading.ready = nothing
-        return 0
-
-    cdef int end(self) except -1:
-        """Count the epoch as ended."""
-        self.ending.reading.ended = True
-        self.ending = None
-        return 0
-
-    cdef int forget(self) except -1:
-        """Drop the batch that was taken and not returned, because the user leaves the epoch."""
-        self.given, self.ending, self.unreturned = False, None, nothing
-        self.ring.current.reading.ready = nothing
-        return 0
-
-    cdef int enter(self) except -1:
+    cdef int enter(self, iterator=None) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self.born != forks:
             raise RuntimeError("this iterator belongs to the process that made it. This process was forked from that "
                                "one. Iterate over the DataLoader again in this process.")
-        if self.occupied:
-            if self.occupant == me:
-                raise RuntimeError("next() was called while this thread is in next() of the same iterator. The call "
-                                   "came from a signal handler, or from a sampler that iterates over its own "
-                                   "DataLoader. Iterate over another DataLoader there.")
-            self.queued += 1
-            try:
-                while self.occupied:
-                    self.turn.acquire()
-            finally:
-                self.queued -= 1
-        self.occupied, self.occupant = True, me
+        if self.occupant == me:
+            raise RuntimeError("next() or iter() was called while this thread is in next() or iter() of the same "
+                               "iterator. The call came from a signal handler, or from a sampler that iterates over "
+                               "its own DataLoader. Set a flag in the handler, and give the sampler another DataLoader.")
+        try:
+            self.acquire()
+        except RuntimeError as error:       # as in bring()
+            if iterator is None:
+                raise
+            iterator.explain(error)
+        self.occupant = me
         self.ring.inside += 1
         return 0
 
     cdef int leave(self) except -1:
-        self.occupied = False
         self.ring.inside -= 1
         self.ring.drop_words()
-        if self.queued and self.turn.locked():
-            self.turn.release()
+        self.occupant = 0
+        self.release()
         return 0
 
-    def next(self):
-        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
-        cdef bint is_main
-        cdef uint64_t time
-        if self.beginning and self.beginning == PyThread_get_thread_ident():
-            raise RuntimeError("next() was called while this thread is in iter() of the same iterator. The call came "
-                               "from a signal handler. Set a flag there, and call next() in your loop.")
+    def exclusively(self, function, *arguments):
+        """Call a function while no other thread is in next() or iter().  begin() and drain() need that."""
         self.enter()
-        is_main = self.occupant == self.main
         try:
-            if is_main and self.unreturned is not nothing:
-                return self.unreturned
-            if is_main and self.given:
-                return self.ring.current.reading.ready
-            if self.given:
-                self.unreturned = self.ring.current.reading.ready
-                self.count()
-            time = now()
-            self.ring.turns.ask(time)
-            fold_rested(time)
-            if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed afterwards
-                if not self.fetch():
-                    if not is_main and self.ending is not None:
-                        self.end()
-                    return end
-                self.fill()
-            ready = self.ring.current.reading.ready
-            if type(ready) is not self.wrapper:     # otherwise next() raises, and gives no batch
-                self.ring.turns.hand_out(now())
-            self.given = is_main
-            if not is_main:
-                self.count()
-            return ready
+            return function(*arguments)
+        finally:
+            self.leave()
+
+    cdef object next(self, iterator):
+        """The next batch.
+
+        Raises:
+            StopIteration: the epoch is at its end, or the ring was closed.
+        """
+        self.enter(iterator)
+        try:
+            if self.profiler is not None and self.profiler._is_profiler_enabled:
+                with self.profiler.record_function(iterator._profile_name):
+                    self.bring(iterator)
+            else:
+                self.bring(iterator)
+            return self.give()
         finally:
             self.ring.turns.leave()
             self.leave()
 
+    cdef int bring(self, iterator) except -1:
+        """Have the next batch `ready`, and call all that is Python.  If a handler breaks it off, it is called again."""
+        cdef Reading reading = self.ring.current.reading
+        cdef uint64_t time = now()
+        self.ring.turns.ask(time)
+        fold_rested(time)
+        if self.ring.mapping.closed:
+            reading.ready = nothing
+        if reading.ready is nothing and self.ending is None:
+            try:
+                if self.fetch():
+                    self.fill()
+            except RuntimeError as error:   # torch's SIGCHLD handler may run at any line of Python in there
+                iterator.explain(error)
+        if reading.ready is nothing:
+            iterator.at_end()
+        elif type(reading.ready) is self.wrapper:
+            try:
+                iterator.raise_in_place(reading.ready)
+            except Exception:
+                self.count()
+                raise
+        else:
+            iterator._num_yielded = self.yielded + 1
+            self.ready_at = now()
+            if self.observer is not None:
+                self.observer(time, self.ready_at)
+            if iterator._streams:
+                try:
+                    iterator.warn_of_length()
+                except Exception:           # the user has made warnings errors
+                    self.count()
+                    raise
+        return 0
+
+    cdef object give(self):
+        """Hand out what is ready, or end the epoch.  It calls no Python: NOTE [ One step ], 1."""
+        cdef object batch = self.ring.current.reading.ready
+        if batch is nothing:
+            if self.ending is not None:
+                self.ending.reading.ended = True
+                self.ending = None
+            raise StopIteration
+        self.ring.turns.hand_out(self.ready_at)
+        self.yielded += 1
+        self.count()
+        return batch
+
+    cdef int count(self) except -1:
+        """Count what is ready as handed out."""
+        self.ring.hand_out()
+        self.ring.current.reading.ready = nothing
+        return 0
+
+    cdef int forget(self) except -1:
+        """Drop the batch that was taken and not returned, because the user leaves the epoch."""
+        self.ending, self.ring.current.reading.ready, self.refusal = None, nothing, None
+        return 0
+
     def begin(self) -> None:
         """Open the first batches of the ring's current epoch.  No batch of another epoch may be under way."""
-        self.enter()
-        try:
-            self.forget()
-            self.ring.turns.new_epoch(self.ring.epoch)
-            self.fill()
-        finally:
-            self.leave()
+        self.forget()
+        self.yielded = 0
+        self.ring.turns.new_epoch(self.ring.epoch)
+        self.fill()
 
     def drain(self) -> None:
         """Wait for all batches under way, and drop them, because the user left the epoch before its end."""
         cdef TrainerSide ring = self.ring
-        self.enter()
-        try:
-            self.forget()
-            ring.took()
-            ring.keep_state()       # the stream has gone on, though its batch is dropped
-            while ring.under_way:
-                if ring.alarmed or not ring.sequences.find_ready():
-                    self.reader.wait()
-                else:
-                    ring.lend()
-                    ring.took()
-                    ring.keep_state()
-        finally:
-            self.leave()
+        self.forget()
+        ring.took()
+        ring.keep_state()       # the stream has gone on, though its batch is dropped
+        while ring.under_way:
+            if ring.alarmed or not ring.sequences.find_ready():
+                self.reader.wait()
+            else:
+                ring.lend()
+                ring.took()
+                ring.keep_state()
 
     # -------------------------------------------------------------------------------------- the reader's part
 
@@ -292,17 +287,27 @@ cdef class Steps:
             try:
                 if not self.conductor.open(epoch, epoch.drawn):
                     return 0
+                self.raise_refusal()
             except Exception as error:
-                if epoch.opened == before and not is_handlers(error):
+                if epoch.opened == before:
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # a bug in shmloader
-                        epoch.refused = True
+                        epoch.refused, self.refusal = True, error
                         return 0
                     self.refuse(epoch, epoch.drawn, error)
+                self.refusal = None
                 raise
             finally:
                 if epoch.opened != before:
                     epoch.drawn, epoch.refused = nothing, False
         return 0
+
+    cdef int raise_refusal(self) except -1:
+        """Raise why the batch that is open now was refused before, unless it was for want of memory."""
+        cdef object error = self.refusal
+        self.refusal = None
+        if error is None or isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+            return 0
+        raise error
 
     cdef int open_windows(self, EpochCounts epoch, bint draws) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
@@ -337,14 +342,14 @@ cdef class Steps:
                 try:
                     return self.conductor.open(epoch, window[:])
                 except Exception as error:
-                    if epoch.opened != before or is_handlers(error):
+                    if epoch.opened != before:
                         raise
                     window = window[:1]
             else:
                 window = window[:1]
             return self.conductor.open(epoch, window)
         except Exception as error:
-            if epoch.opened == before and not is_handlers(error):
+            if epoch.opened == before:
                 if self.waits_its_turn(epoch) and not isinstance(error, SystemError):
                     epoch.refused = True
                     return False

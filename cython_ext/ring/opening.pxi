@@ -87,7 +87,7 @@ cdef class OpeningSide(Ring):
         cdef uint32_t samples = self.samples_of(task)
         cdef EpochCounts epoch = self.current
         if not epoch.reading.delivered.of_workers:
-            epoch.reading.delivered.count(epoch.opened, samples, 0)
+            epoch.reading.delivered.count(samples, 0)
             epoch.opened += 1
             epoch.samples += samples
             epoch.reading.taken += 1

@@ -95,6 +95,10 @@ def give_pages_back(int fd, off_t at, off_t bytes) -> None:
         PyErr_SetFromErrno(OSError)
 
 
+class RingClosed(RuntimeError):
+    """A call that needs an open ring."""
+
+
 cdef class Mapping:
     """The segment's addresses in this process.
 
@@ -124,7 +128,7 @@ cdef class Mapping:
 
     cdef int check_open(self) except -1:
         if self.closed:
-            raise RuntimeError("this iterator has been shut down. Iterate over the DataLoader again.")
+            raise RingClosed("this iterator has been shut down. Iterate over the DataLoader again.")
         return 0
 
     cdef void give_back(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:

@@ -150,7 +150,7 @@ cdef class TrainerSide(OpeningSide):
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
         self.taken = given.sequence
-        reading.number, reading.samples, reading.worker = given.batch, given.samples, given.worker
+        reading.samples, reading.worker = given.samples, given.worker
         self.cell_owners.took(given.cell, ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size))
         self.turns.came()
         if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
@@ -190,7 +190,7 @@ cdef class TrainerSide(OpeningSide):
 
     cdef int hand_out(self) except -1:
         cdef Reading reading = self.current.reading
-        reading.delivered.count(reading.number, reading.samples, reading.worker)
+        reading.delivered.count(reading.samples, reading.worker)
         return self.keep_state()
 
     cdef int stream_ended(self, int worker) except -1:

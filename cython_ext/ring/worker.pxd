@@ -25,6 +25,7 @@ from shmloader.core.ring cimport Ring
 
 include "ring/lane.pxd"
 include "ring/fill.pxd"
+include "ring/parts.pxd"
 include "ring/handover.pxd"
 include "ring/upcoming.pxd"
 include "ring/mapped_pages.pxd"
@@ -51,7 +52,7 @@ cdef class WorkerSide(Ring):
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef Fill fill
-    cdef list parts                     # of the payload, in which leaves of this batch were collated; not in chunks
+    cdef Parts parts                    # of the payload
     cdef MappedPages mapped
     cdef Lane lane
     cdef Handover handover
@@ -62,8 +63,6 @@ cdef class WorkerSide(Ring):
     cpdef Fill buffer(self)
     cdef void over_room(self, Fill former)
     cdef Part part(self, Py_ssize_t bytes)                              # for a leaf that may not be in the batch
-    cdef void drop_last_parts(self) noexcept
-    cdef Py_ssize_t unused_part(self, Py_ssize_t bytes) noexcept
     cpdef int unused_parts(self) noexcept
     cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
     cpdef uint64_t address(self, Py_ssize_t at) except 0

@@ -7,7 +7,6 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -27,6 +26,7 @@ from ring.spin cimport spin_budget, spin_learn, spin_once
 
 include "ring/lane.pxi"
 include "ring/fill.pxi"
+include "ring/parts.pxi"
 include "ring/handover.pxi"
 include "ring/upcoming.pxi"
 include "ring/mapped_pages.pxi"
@@ -40,11 +40,6 @@ if forks_watch():
 
 cdef enum:
     ALIGN = 128
-    LOOKS = 8           # parts; a batch of more is large enough without looking at all of them
-
-
-cdef inline bint is_viewed(list parts, Py_ssize_t k) noexcept:
-    return PyList_GET_ITEM(parts, k).ob_refcnt > 1
 
 
 @cython.final
@@ -68,7 +63,7 @@ cdef class WorkerSide(Ring):
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
                                "trainer and worker must run the same shmloader")
         self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
-        self.handover, self.parts = Handover(self, me), []
+        self.handover, self.parts = Handover(self, me), Parts()
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = MappedPages(<uint64_t>self.mapping.base, self.mapping.size)
         self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
@@ -242,9 +237,9 @@ cdef class WorkerSide(Ring):
         self.check_claimed()
         if bytes < 0:
             raise ValueError(f"{bytes} bytes cannot be set aside")
-        if self.parts:
-            self.drop_last_parts()
-            at = self.unused_part(bytes)
+        if self.parts.kept:
+            self.used = self.parts.without_last(self.used)
+            at = self.parts.unused(bytes)
             if at >= 0:
                 return at
         at = (self.used + ALIGN - 1) // ALIGN * ALIGN
@@ -263,45 +258,17 @@ cdef class WorkerSide(Ring):
     cdef Part part(self, Py_ssize_t bytes):
         """Allocate bytes for a leaf that is collated there.  If it is not in the batch, another leaf gets them."""
         cdef Part part = Part.__new__(Part)
-        self.drop_last_parts()
+        self.used = self.parts.without_last(self.used)
         part.before, part.bytes = self.used, bytes
         part.at = self.allocate(bytes)
         part.before = min(part.before, part.at)
         part.fill, part.data = self.buffer(), self.slot(self.current) + part.at
-        self.parts.append(part)
+        self.parts.kept.append(part)
         return part
-
-    cdef void drop_last_parts(self) noexcept:
-        """Free the parts at the end of what is allocated that nothing views."""
-        cdef Py_ssize_t k = PyList_GET_SIZE(self.parts)
-        cdef Part part
-        while k and not is_viewed(self.parts, k - 1):
-            part = self.parts[k - 1]
-            if part.at + part.bytes != self.used:
-                return
-            self.used = part.before
-            k -= 1
-            del self.parts[k]
-
-    cdef Py_ssize_t unused_part(self, Py_ssize_t bytes) noexcept:
-        """The offset of a part of at least so many bytes that nothing views; -1: there is none.  It stops being a part."""
-        cdef Py_ssize_t k, count = PyList_GET_SIZE(self.parts)
-        cdef Part part
-        for k in range(max(count - LOOKS, 0), count):
-            if not is_viewed(self.parts, k):
-                part = self.parts[k]
-                if part.bytes >= bytes:
-                    del self.parts[k]
-                    return part.at
-        return -1
 
     cpdef int unused_parts(self) noexcept:
         """How many parts nothing views."""
-        cdef Py_ssize_t k
-        cdef int count = 0
-        for k in range(PyList_GET_SIZE(self.parts)):
-            count += not is_viewed(self.parts, k)
-        return count
+        return self.parts.count_unused()
 
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
         """Before these bytes of the current payload are written: have the kernel map their pages."""
@@ -318,7 +285,7 @@ cdef class WorkerSide(Ring):
     def rewind(self) -> None:
         """Free what was allocated, because the batch failed and its exception goes into the payload instead."""
         self.used = 0
-        self.parts.clear()
+        self.parts.kept.clear()
 
     cpdef Fill buffer(self):
         """The current payload as a buffer, for tensors over it.  One object, until publish() or a larger room."""
@@ -450,7 +417,7 @@ cdef class WorkerSide(Ring):
     def has_views(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
         cdef Fill each = self.fill
-        self.parts.clear()      # those that are viewed live on, and each of them refers to `fill`
+        self.parts.kept.clear()      # those that are viewed live on, and each of them refers to `fill`
         while each is not None:
             if (<PyObject *>each).ob_refcnt > 2:    # `each` is one, and whoever comes before it has another
                 return True
@@ -463,7 +430,7 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
         self.current, self.fill = -1, None
-        self.parts.clear()
+        self.parts.kept.clear()
         self.lane.published(outcome == FILLED or outcome == KEPT)
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(entry, self.cursor, self.me):

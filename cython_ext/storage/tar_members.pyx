@@ -38,7 +38,9 @@ cdef enum Reading:
     ODD = 2         # a header that is not plain
     MEMORY = 3
 
-cdef str RECORD_IS_ODD = "a header that only tarfile reads"
+
+class NotPlain(ValueError):
+    """A header that only Python's tarfile reads."""
 
 
 cdef inline bint is_octal(const uint8_t *field, int size, uint64_t *value) noexcept nogil:
@@ -139,7 +141,7 @@ cdef class TarMembers:
 
         Raises:
             OSError: it cannot be read.
-            ValueError: a header is not plain; see NOTE [ Plain tars ].
+            NotPlain: a header is not plain; see NOTE [ Plain tars ].
             EOFError: the file ends inside a header.
         """
         cdef uint64_t until = self.count + A_TURN, before
@@ -200,7 +202,7 @@ cdef class TarMembers:
         if status == MEMORY:
             raise MemoryError
         if status == ODD:
-            raise ValueError(RECORD_IS_ODD)
+            raise NotPlain
         self.ended = status == END
         return 0
 

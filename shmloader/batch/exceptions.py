@@ -15,6 +15,7 @@ Here the text is never lost.  Where torch's exception shows the text, it is rais
 from __future__ import annotations
 
 import pickle
+import traceback
 from typing import Any, NoReturn
 
 from shmloader._torch import ExceptionWrapper
@@ -37,9 +38,7 @@ class _Class:
 def _class_or_name(pickled: bytes, name: str) -> type | str:
     try:
         return pickle.loads(pickled)  # type: ignore[no-any-return]
-    except Exception as error:
-        if _is_handlers(error):
-            raise
+    except Exception:
         return name
 
 
@@ -68,8 +67,13 @@ def raise_again(wrapped: Any) -> NoReturn:
     try:
         wrapped.reraise()
     except (Exception, SystemExit) as error:
-        if _is_handlers(error) or _shows(error, wrapped.exc_msg):
+        if isinstance(error, SystemExit) and not _in_constructor(error, kind):
             raise
+        # Without torch's frame, which refers to the exception: in that cycle, the user's last batch would stay lent
+        # until the collector runs.
+        error.__traceback__ = None
+        if _shows(error, wrapped.exc_msg):
+            raise error
         if type(error) is kind:
             raise error from _of_text(wrapped, kind.__name__)
     raise _of_text(wrapped, kind.__name__)
@@ -82,14 +86,12 @@ def _of_text(wrapped: Any, name: str) -> RuntimeError:
 def _shows(error: BaseException, text: str) -> bool:
     try:
         shown = str(error)
-    except Exception as failure:
-        if _is_handlers(failure):
-            raise
+    except Exception:
         return False
     return text in shown or repr(text)[1:-1] in shown  # a KeyError shows the repr() of its text
 
 
-def _is_handlers(error: BaseException) -> bool:
-    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
-
-    return is_handlers(error)
+def _in_constructor(error: BaseException, kind: type) -> bool:
+    """Whether the constructor of an exception's class has raised this, and not the handler of a signal."""
+    code = getattr(getattr(kind, "__init__", None), "__code__", None)
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+class NotPlain(ValueError): ...
+
 class TarMembers:
     count: int
     at: int

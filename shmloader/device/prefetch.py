@@ -57,14 +57,6 @@ from shmloader.system.endings import in_del
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
 
-try:
-    from shmloader.core.process import is_handlers
-except ImportError:  # off Linux there is no core, and nobody can tell
-
-    def is_handlers(error: BaseException) -> bool:
-        return False
-
-
 PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread, which may be in a user's function
 
 
@@ -90,7 +82,6 @@ class Prefetcher:
     _run: Run | None = None
     _ended = True
     _shutdown = False
-    is_dying = False  # as in RingIterator
 
     def __init__(self, loader: Any, source: Any = None, stage: Stage | None = None, depth: int = 0) -> None:
         if stage is None:  # it exists, as in RingIterator
@@ -164,10 +155,9 @@ class Prefetcher:
         ready = self._next_of_thread(hand) if self._depth else self._next_here(hand)
         try:
             batch = self._stage.arrive(ready.what)
-        except Exception as error:
-            if not is_handlers(error):
-                self._hand_on(ready.delivered)
-                hand.held.clear()
+        except Exception:
+            self._hand_on(ready.delivered)
+            hand.held.clear()
             raise
         self._num_yielded = ready.batches
         return batch, ready.delivered

@@ -79,9 +79,9 @@ from shmloader.far.frames import (
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
 from shmloader.ring.segment import MOST_RESERVED, Segment
-from shmloader.system.call_stacks import Paper
+from shmloader.system.call_stacks import StackMemory
 from shmloader.system.parents_death import begin
-from shmloader.worker.exceptions import write_instead
+from shmloader.worker.send_exception import write_instead
 
 MOST_UNREAD = 1 << 16  # bytes of requests that the kernel holds, on either machine, until the far worker reads them
 LOST = 79  # the exit code of a stand-in whose far worker is lost
@@ -93,14 +93,14 @@ def stand_in(
     worker_id: int,
     life: int,
     first: int,
-    paper: Paper | None,
+    stacks: StackMemory | None,
     outlives: bool,
     door: Door,
 ) -> None:
     """Be worker number `worker_id`, whose work a far worker does.
 
     Args:
-        segment, spin, worker_id, life, first, paper, outlives: As in worker/loop.py.
+        segment, spin, worker_id, life, first, stacks, outlives: As in worker/loop.py.
         door: Where the far worker knocks.
     """
     begin(segment.trainer, outlives)
@@ -109,8 +109,8 @@ def stand_in(
         outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
     gc.freeze()
     _torch.set_thread_name("pt_data_worker")
-    if paper is not None:
-        paper.tell()
+    if stacks is not None:
+        stacks.tell()
     ring = WorkerSide(segment, spin, worker_id, life, first)
     with contextlib.suppress(KeyboardInterrupt, Leave):  # the trainer raises the first, and asks for the second
         _StandIn(segment, ring, door).run()

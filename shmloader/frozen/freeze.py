@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from shmloader.frozen import ranks
+from shmloader.frozen import one_copy
 from shmloader.frozen.plan import LEAST, planned
 from shmloader.system import heap
-from shmloader.system.sealed_memory import Writer, no_room
+from shmloader.system.sealed_memory import NoRoom, Writer, no_room
 
 Kind = TypeVar("Kind")
 
@@ -79,13 +79,13 @@ def _replace(dataset: object, least: int, share_with_ranks: bool) -> bool:
         if plan.is_empty:
             return False
         memory = writer.sealed()
+    except NoRoom:
+        raise
     except MemoryError as error:
-        if str(error).startswith("freezing"):
-            raise
-        raise MemoryError(no_room(writer.size, "the process can allocate no more of it")) from error
+        raise no_room(writer.size, "the process can allocate no more of it") from error
     finally:
         writer.close()
     if share_with_ranks:
-        memory = ranks.one_of_machine(memory)
+        memory = one_copy.one_of_machine(memory)
     plan.carry_out(memory)
     return True

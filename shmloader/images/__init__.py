@@ -4,10 +4,10 @@
 one picture.  docs/images.md begins at the beginning.
 """
 
-from shmloader.images.columns import on_column
 from shmloader.images.decode import counts, decode
 from shmloader.images.folder import ImageFolder, from_bytes
 from shmloader.images.fused import fuse
+from shmloader.images.picture_columns import on_column
 from shmloader.images.recipe import evaluation, training
 from shmloader.images.views import views
 

@@ -17,10 +17,8 @@ from typing import Any
 
 from shmloader.core.cache_table import Claim
 from shmloader.core.jpeg import Decoder
-from shmloader.images.cache_file import FileStore
-from shmloader.images.cache_memory import MemoryStore
-from shmloader.images.cache_options import CacheOptions, cache_options, size_text
-from shmloader.images.cache_stores import HEAD, Store, Unusable
+from shmloader.images.cache_budget import budget_of, size_text
+from shmloader.images.cache_memory import HEAD, CacheMemory
 from shmloader.system.common_memory import Place
 from shmloader.system.limits import allowed_memory
 from shmloader.system.processes import start_of
@@ -36,50 +34,49 @@ _process = (0, 0)
 
 
 class Cache:
-    """The decoded pictures of one dataset.  It can be pickled, and the copy finds the same memory or file.
+    """The decoded pictures of one dataset.  It can be pickled, and the copy finds the same memory.
 
     Args:
         value: the user's `cache=`.
         pictures: the number of pictures of the dataset.
 
     Raises:
-        TypeError, ValueError: `value` has no meaning, or names a file that is something else.
-        FileNotFoundError: the folder does not exist.
+        TypeError, ValueError: `value` has no meaning.
     """
 
     def __init__(self, value: Any, pictures: int) -> None:
-        self._options = cache_options(value)
+        self._name, self._budget = f"cache={value!r}", budget_of(value)
         self._pictures = pictures
         self._place: Place | None = None
-        self._store: Store | None = None
+        self._memory: CacheMemory | None = None
         self._line = 0
         self._is_off = False  # whether it cannot be opened here
-        if (store := self._opened()) is not None:
-            self._line = store.table.new_line()
-            if self._options.path is None and (self._options.budget or 0) > (most := allowed_memory()):
+        if (memory := self._opened()) is not None:
+            self._line = memory.table.new_line()
+            if self._budget > (most := allowed_memory()):
                 self._warn(
                     f"the budget is larger than the {size_text(most)} of memory that this machine or its control group "
                     "has. Pictures are kept while there is memory. Give a smaller budget, or more memory."
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        place = self._place if self._store is None else self._store.place
-        return {**self.__dict__, "_store": None, "_place": place}
+        place = self._place if self._memory is None else self._memory.place
+        return {**self.__dict__, "_memory": None, "_place": place}
 
     def find(self, path: str) -> tuple[Any, int, int] | None:
-        """The samples of a picture: see Store.read(); None if they are not kept.
+        """The samples of a picture: see CacheMemory.read(); None if they are not kept.
 
         Raises:
             OSError: the file does not exist.
         """
-        if (store := self._opened()) is None:
+        if (memory := self._opened()) is None:
             return None
         status = os.stat(path)
         key = _key(path, (status.st_size, status.st_mtime_ns))
-        at = store.table.find(key)
-        found = None if at < 0 else store.read(key, at)
+        at = memory.table.find(key)
+        found = None if at < 0 else memory.read(key, at)
         if found is not None:
-            store.table.count_found(self._line, found[2])
+            memory.table.count_found(self._line)
         return found
 
     def has(self, path: str) -> bool:
@@ -88,15 +85,15 @@ class Cache:
         Raises:
             OSError: the file does not exist.
         """
-        if (store := self._opened()) is None:
+        if (memory := self._opened()) is None:
             return False
         status = os.stat(path)
-        return bool(store.table.find(_key(path, (status.st_size, status.st_mtime_ns))) >= 0)
+        return bool(memory.table.find(_key(path, (status.st_size, status.st_mtime_ns))) >= 0)
 
     def note_other(self) -> None:
         """Count a picture that our decoder does not take, so that it is not kept."""
-        if (store := self._opened()) is not None:
-            store.table.count_other(self._line)
+        if (memory := self._opened()) is not None:
+            memory.table.count_other(self._line)
 
     def keep(self, path: str, decoder: Decoder) -> bool:
         """Keep the picture that a decoder has read, if there is room and no other process is about to keep it.
@@ -104,9 +101,9 @@ class Cache:
         Returns:
             Whether the decoder has now decoded the whole picture.
         """
-        if (store := self._opened()) is None:
+        if (memory := self._opened()) is None:
             return False
-        table, size = store.table, HEAD.size + decoder.planes_bytes()
+        table, size = memory.table, HEAD.size + decoder.planes_bytes()
         if not table.takes(size):
             table.count_missed(self._line, size)
             return False
@@ -118,26 +115,25 @@ class Cache:
             planes = decoder.planes()
             if planes is None:
                 return False  # the file is broken; decoding the wanted part will show whether that matters
-            self._write(store, claim, key, planes)
+            self._write(memory, claim, key, planes)
             return True
         except MemoryError:
             return False
         finally:
             claim.release()
 
-    def _write(self, store: Store, claim: Claim, key: bytes, planes: bytes) -> None:
+    def _write(self, memory: CacheMemory, claim: Claim, key: bytes, planes: bytes) -> None:
         """Reserve room as late as possible, because room that is reserved and not published is lost."""
-        table, size, slot = store.table, HEAD.size + len(planes), claim.slot
+        table, size = memory.table, HEAD.size + len(planes)
         try:
             at = table.reserve(size)
             if at < 0:
                 table.count_missed(self._line, size)
                 return
-            store.write(key, at, planes)
-            if word := claim.publish(at):
-                table.count_kept(self._line, size)
-                store.note(slot, word)
-            why = store.why_full(at, at + size)
+            memory.write(key, at, planes)
+            if claim.publish(at):
+                table.count_kept(self._line)
+            why = memory.why_full(at, at + size)
         except (OSError, MemoryError) as error:
             why = f"{error}. Make room, or give a smaller budget."
         if why and table.note_full():
@@ -145,9 +141,9 @@ class Cache:
 
     def report(self) -> str:
         """How many pictures came from the cache, and what a larger budget would bring; empty before the first one."""
-        if (store := self._opened()) is None:
-            return f"{self._options}: it cannot be had here, and each picture is decoded"
-        table, figures = store.table, store.table.figures(self._line)
+        if (memory := self._opened()) is None:
+            return f"{self._name}: it cannot be had here, and each picture is decoded"
+        table, figures = memory.table, memory.table.figures(self._line)
         pictures = figures.found + figures.kept + figures.missed + figures.others
         if not pictures:
             return ""
@@ -161,42 +157,21 @@ class Cache:
             text += f"; {share:.0%} did not fit, and {size_text(more)} more would hold them"
             text += f". That would spare decoding {share:.0%} of each epoch"
             if table.is_full:
-                text += ", but there is no more memory or disk"
+                text += ", but there is no more memory"
         return text
 
-    def _opened(self) -> Store | None:
-        """The store, in this process."""
-        if self._store is None and not self._is_off:
+    def _opened(self) -> CacheMemory | None:
+        """The memory that all processes of this user on this machine share, in this process."""
+        if self._memory is None and not self._is_off:
             try:
-                self._store = _open_store(self._options, self._pictures, self._place)
-            except Unusable as why:
+                self._memory = CacheMemory(self._budget, self._place)
+            except (OSError, MemoryError) as error:
                 self._is_off = True
-                self._warn(f"{why} Without a cache, pictures are decoded each time.")
-        return self._store
+                self._warn(f"{error}. Without a cache, pictures are decoded each time. Give more memory, or no cache.")
+        return self._memory
 
     def _warn(self, text: str) -> None:
-        warnings.warn(f"{self._options}: {text}", RuntimeWarning, stacklevel=2)
-
-
-def _open_store(options: CacheOptions, pictures: int, first: Place | None = None) -> Store:
-    """Open the store that all processes of this user on this machine share.
-
-    Args:
-        options: the user's wishes.
-        pictures: the number of pictures of the dataset.
-        first: where another process had its memory.
-
-    Raises:
-        Unusable: it cannot be opened.
-        ValueError: the file is something else.
-        FileNotFoundError: the folder does not exist.
-    """
-    try:
-        return MemoryStore(options, first) if options.path is None else FileStore(options, pictures, first)
-    except (FileNotFoundError, IsADirectoryError):
-        raise
-    except (OSError, MemoryError) as error:
-        raise Unusable(f"{error}. Give more memory, another path, or no cache.") from error
+        warnings.warn(f"{self._name}: {text}", RuntimeWarning, stacklevel=2)
 
 
 def _key(path: str, status: tuple[int, int]) -> bytes:

@@ -1,36 +1,46 @@
-"""Decoded pictures in common memory, as `cache="16 GB"` has them.
-Takes no more when the machine or its control group has little memory left.  All
-datasets have one budget, the largest.
+"""The common memory of decoded pictures: a table, and the pictures' bytes.
+Takes no more when the machine or its control group has little memory left.  All datasets have one budget, the largest.
+
+A picture's bytes begin with a head: its key, and the number of bytes that follow.  Then come the samples, as
+Decoder.planes() returned them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import weakref
-from typing import Any
 
-from shmloader.core.cache_table import CacheTable
-from shmloader.images import cache_stores
-from shmloader.images.cache_options import CacheOptions, size_text
-from shmloader.images.cache_stores import HEAD, slots_for, write
+from shmloader.core.cache_table import VERSION, CacheTable
+from shmloader.images.cache_budget import size_text
 from shmloader.system.common_memory import Place, held, open_common
 from shmloader.system.limits import allowed_memory, available_memory
 
-__all__ = ["MemoryStore"]
+__all__ = ["HEAD", "CacheMemory"]
 
+NAME = f"shmloader_cache_{VERSION}"  # other versions do not read it
+HEAD = struct.Struct("<16sQ")  # key, bytes after the head
 _SLOT = 2048  # bytes of budget for each slot of the table: a picture of 36 x 36 pixels
+_LEAST_SLOTS, _MOST_SLOTS = 1 << 14, 1 << 30
 _STEP = 16 << 20  # bytes that are given out between two checks of the machine's free memory
 _SPARE = 256 << 20  # bytes of memory that stay free for other uses, at least
 
 
-class MemoryStore:
-    """Pictures in common memory.  All users of it have one budget: the largest that any of them asked for."""
+class CacheMemory:
+    """Pictures in common memory.  All users of it have one budget: the largest that any of them asked for.
 
-    def __init__(self, options: CacheOptions, first: Place | None) -> None:
-        budget = options.budget
-        assert budget is not None
-        self._fd = open_common(cache_stores.NAME, lambda fd: CacheTable(fd, slots_for(budget / _SLOT), budget), first)
+    Args:
+        budget: bytes for pictures.
+        first: where another process had this memory.
+
+    Raises:
+        OSError, MemoryError: there is no such memory here.
+    """
+
+    def __init__(self, budget: int, first: Place | None) -> None:
+        slots = max(_LEAST_SLOTS, min(_MOST_SLOTS, 1 << (budget // _SLOT - 1).bit_length()))
+        self._fd = open_common(NAME, lambda fd: CacheTable(fd, slots, budget), first)
         weakref.finalize(self, os.close, self._fd).atexit = False  # at exit the kernel closes it
         self.table = CacheTable(self._fd)
         if self.table.budget < budget:
@@ -40,23 +50,28 @@ class MemoryStore:
 
     @property
     def place(self) -> Place:
+        """How other processes find it."""
         return held(self._fd)
 
-    def read(self, key: bytes, at: int) -> tuple[Any, int, int] | None:
+    def read(self, key: bytes, at: int) -> tuple[CacheTable, int, int] | None:
+        """A picture's samples: an object with a buffer, their offset in it, and their size in bytes."""
         table = self.table
         if at + HEAD.size > len(table):
             return None  # another dataset has raised the budget, and this mapping ends before the picture
-        its, length, _ = HEAD.unpack_from(table, at)
+        its, length = HEAD.unpack_from(table, at)
         at += HEAD.size
         return (table, at, length) if its == key and length <= len(table) - at else None
 
     def write(self, key: bytes, at: int, planes: bytes) -> None:
-        write(self._fd, [HEAD.pack(key, len(planes), 0), planes], self.table.bytes_at + at)
-
-    def note(self, slot: int, word: int) -> None:
-        pass
+        """Write a picture.  Raises OSError or MemoryError if there is no room."""
+        at += self.table.bytes_at
+        os.pwrite(self._fd, HEAD.pack(key, len(planes)), at)
+        left = memoryview(planes)
+        while left:  # the kernel may write a part, if it finds no memory for the rest
+            left = left[os.pwrite(self._fd, left, at + HEAD.size + len(planes) - len(left)) :]
 
     def why_full(self, before: int, after: int) -> str:
+        """Why no more pictures are kept, once the bytes up to `after` are given out; empty while there is room."""
         if before // _STEP == after // _STEP:
             return ""
         left, spare = available_memory(), max(_SPARE, allowed_memory() // 20)

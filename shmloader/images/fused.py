@@ -16,10 +16,10 @@ from typing import Any
 from shmloader.attributes import attribute
 from shmloader.images import timm_dataset
 from shmloader.images.cache import Cache
-from shmloader.images.columns import Columns, columns
 from shmloader.images.early_files import EarlyFile
 from shmloader.images.following import Following
 from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
+from shmloader.images.picture_columns import Columns, columns
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
@@ -162,10 +162,9 @@ def fuse(
             picture are decoded, each up to the crop's right edge.  An entry is valid while the picture's path, size and
             modification time stay the same.  The file belongs to one list of pictures, so give each dataset its own.
         cache: keeps decoded pictures, so that no later epoch, and no other worker, rank or job of yours, decodes them
-            again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file ("train.cache"), which
-            later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is evicted.  A picture takes
-            1.5 bytes a pixel if its chroma is halved (4:2:0).  Samples stay the same bit for bit.  docs/caching.md has
-            the figures.
+            again: a budget of memory, "16 GB", or 0.3 of what this process may have.  Nothing is evicted.  A picture
+            takes 1.5 bytes a pixel if its chroma is halved (4:2:0).  Samples stay the same bit for bit.
+            docs/caching.md has the figures.
         image, label: for a Hugging Face dataset or for shards, the names of the columns; label=None: a sample is the
             image alone.  In tars, "image" is the first of jpg, jpeg, png, webp and similar extensions that a sample
             has, and "label" is cls.
@@ -180,9 +179,9 @@ def fuse(
     Raises:
         TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with a dataset that
             has its own; or `cache` has another type, or is given with a dataset whose pictures have no paths.
-        OSError: `rows` cannot be made, or the folder of `cache` does not exist.
-        ValueError: `cache` or `rows` names a file that is something else; `rows` belongs to another dataset of this
-            process; the column does not exist, or has no pictures; or with `scale_on_device` the datasets of a
+        OSError: `rows` cannot be made.
+        ValueError: `cache` is no size; `rows` names a file that is something else, or belongs to another dataset of
+            this process; the column does not exist, or has no pictures; or with `scale_on_device` the datasets of a
             ConcatDataset leave different work to the device.
 
     Example:

@@ -7,6 +7,7 @@ no state_dict().
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from shmloader import off_the_ring
 from shmloader.dataloader import DataLoader
-from shmloader.options import DEFAULTS, Options
+from shmloader.options import Options
 from shmloader.resume.distributed import DistributedSampler
 
 _TORCHS = (
@@ -79,8 +80,9 @@ def prepare_data_loader(
     if world > 1 and add_dist_sampler and not has_share and not isinstance(data_loader.dataset, IterableDataset):
         data_loader = _rebuilt(data_loader, world, rank)
     device = ray.train.torch.get_device()
-    if move_to_device and Options.of(data_loader).device is None and device.type != "cpu":
-        data_loader.device = device
+    options = Options.of(data_loader)
+    if move_to_device and options.device is None and device.type != "cpu":
+        replace(options, device=device).give_to(data_loader)
     return data_loader
 
 
@@ -101,8 +103,8 @@ def _rebuilt(loader: DataLoader[Any], world: int, rank: int) -> DataLoader[Any]:
             f"prepare_data_loader replaces {type(loader.sampler).__name__} by a shmloader.DistributedSampler, so that "
             f"each of {world} training workers gets its share. Give add_dist_sampler=False to keep it."
         )
-    arguments = {name: getattr(loader, name) for name in (*_TORCHS, *DEFAULTS, "multiprocessing_context")}
+    arguments = {name: getattr(loader, name) for name in (*_TORCHS, "multiprocessing_context")}
     shuffles = not isinstance(loader.sampler, SequentialSampler)
     sampler: Any = DistributedSampler(loader.dataset, world, rank, shuffle=shuffles)
     loader.close()
-    return DataLoader(sampler=sampler, **arguments)
+    return DataLoader(sampler=sampler, **arguments, **Options.of(loader).as_arguments())

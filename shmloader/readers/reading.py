@@ -184,12 +184,13 @@ class Reading:
         self._used, self._began, self._leaves = number, False, False
         self._side.took(number)
 
-    def _make(self, number: int, state: bytes, *said: Any) -> None:
+    def _make(self, number: int, state: bytes, copies: bool, *said: Any) -> None:
         """Make a batch, and keep it until next() returns it."""
         self._began = was_lent = True
         back = 0
         try:
-            lease, was_lent = self._side.lease(number, self._copies or self._side.shared >= self._kept, *said)
+            copies = copies or self._copies or self._side.shared >= self._kept
+            lease, was_lent = self._side.lease(number, copies, *said)
             batch = self._reader.read(lease, False)
             del lease
         except Exception:
@@ -224,12 +225,10 @@ class Reading:
         if self.closed:
             return
         self.closed = True
-        if not self._side.shared:
+        if self._side.shared:  # the connection ends with the last batch that lies in the server's memory
+            self._side.took(LEAVES)
+        else:
             self._side.close()
-            return
-        for text in self._side.messages():  # the connection ends with the last batch that lies in the server's memory
-            self._side.took(pickle.loads(text)[1])
-        self._side.took(LEAVES)
 
     @in_del
     def __del__(self) -> None:

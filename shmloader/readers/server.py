@@ -2,7 +2,7 @@
 It decides which readers get a batch, and drops one that holds up others.  NOTE [ Readers on leases ], served_side.pxd.
 
 One thread does everything.  It sleeps until a reader connects, sends something back or ends, and while the workers have
-no batch ready.  With no reader it pauses, and what no reader has sent back stays for the next one.
+no batch ready.  With no reader it pauses.  What the last reader has not read is left for the next one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from shmloader.readers.connection import (
     address_of,
     peer_of,
 )
+from shmloader.readers.servable import check_servable
 from shmloader.readers.taken import ON_THE_WAY, ServingIterator, Taken, kept_by_reader
 from shmloader.resume.place import place_of
 
@@ -46,7 +47,8 @@ class _Reader:
         sock.setblocking(False)
         _, self.death = peer_of(sock)
         self.fds = [fd for fd in (sock.fileno(), self.death) if fd >= 0]
-        self.joins = ""  # with the next "batch" or "epoch"; empty: it has not said
+        self.hello: dict[str, Any] | None = None  # what it has said
+        self.joins = ""  # with the next "batch" or "epoch"; empty: it was not answered yet
         self.shares = False
         self.is_due = False  # it gets the next batch
         self.is_leaving = False  # it gets nothing more, and still shares slots
@@ -67,6 +69,11 @@ class _Held:
         self.place: tuple[int, int] | None = None  # of a long text
         self.by: set[_Reader] = set()
         self.shared_by: set[_Reader] = set()  # those of them whose tensors lie in the slot
+        self.is_left = False  # the last reader that was due has not read it, so the next one gets it
+
+    @property
+    def unread_by(self) -> set[_Reader]:
+        return self.by - self.shared_by
 
 
 class Server:
@@ -123,7 +130,7 @@ class Server:
         """Send a batch, or the end of an epoch, to all readers that are due."""
         before, self._state = self._state, self._state_now()
         self._number += 1
-        kind, said = (OVER, ()) if taken is None else (BATCH, taken.said)
+        kind, said = (OVER, ()) if taken is None else (BATCH, (self._are_all_lent(), *taken.said))
         held = _Held(pickle.dumps((kind, self._number, self._state, *said), 5), taken, before)
         if len(held.text) > MOST_IN_SOCKET:
             held.place = self._iterator.beside.write(held.text)
@@ -151,8 +158,24 @@ class Server:
     def _due(self) -> list[_Reader]:
         return [reader for reader in self._readers if reader.is_due]
 
+    def _are_all_lent(self) -> bool:
+        """Whether all slots but one are in use.  Of what is in that one, readers make copies."""
+        return len(self._held) >= self._kept + ON_THE_WAY
+
+    def _may_take(self, due: set[_Reader]) -> bool:
+        """Whether another batch can be sent.
+
+        Readers of shared batches may keep some each, and so all slots together.  If all have read all, and wait, they
+        get a batch in the last slot.
+        """
+        if not self._are_all_lent():
+            return True
+        return len(self._held) == self._kept + ON_THE_WAY and not any(
+            due & held.unread_by for held in self._held.values()
+        )
+
     def _wait_for_readers(self) -> bool:
-        """Wait until a reader is due and another batch can be lent; false: to begin another epoch.
+        """Wait until a reader is due and another batch can be sent; false: to begin another epoch.
 
         That is if nobody reads the rest of this one, because all wait for the next one.
         """
@@ -160,31 +183,36 @@ class Server:
         while True:
             for fd, _ in self._poll.poll(timeout):
                 self._handle(fd)
+            while new := [reader for reader in self._readers if reader.hello is not None and not reader.joins]:
+                self._answer(new)
             self._let_in()
             due = self._due()
-            if due and len(self._held) < self._kept + ON_THE_WAY:
+            if due and self._may_take(set(due)):
                 return True
             if not due and sum(reader.waits for reader in self._readers) >= self._needed:
                 return False
             timeout = self._drop_the_slow(set(due)) if due else None
 
     def _let_in(self) -> None:
-        """Make readers due that may begin now.  If nobody was due, they get what the last ones have not sent back."""
+        """Make readers due that may begin now.  If nobody was due, they get what is left."""
         waiting = [reader for reader in self._readers if reader.waits]
         is_first = not self._due()
         if not waiting or (is_first and len(waiting) < self._needed):
             return
         joining = [reader for reader in waiting if reader.joins == "batch" or self._at_start]
-        left = list(self._held.items()) if is_first and joining else []
+        left = [(number, held) for number, held in self._held.items() if held.is_left] if is_first and joining else []
         for reader in joining:
             reader.is_due = True
         for number, held in left:
+            if not self._due():  # they have ended meanwhile, and the rest is left for the next one
+                return
+            held.is_left = False
             self._send_held(held, [reader for reader in joining if reader.joins == "batch" and reader.is_due])
             self._free_if_unused(number)
 
     def _drop_the_slow(self, due: set[_Reader]) -> float | None:
         """Drop readers for which others have waited too long; how many seconds they still have, or None."""
-        held = [(number, due & held.by) for number, held in self._held.items() if due & held.by]
+        held = [(number, due & held.unread_by) for number, held in self._held.items() if due & held.unread_by]
         if not held or due == set().union(*(readers for _, readers in held)):  # nobody has read all batches
             self._held_up = 0, 0.0
             return None
@@ -208,13 +236,25 @@ class Server:
 
     def _leave_with_slots(self, reader: _Reader) -> None:
         """Drop a reader, and hold what it shares until it has closed its end."""
-        reader.is_due, reader.is_leaving = False, True
         reader.sock.shutdown(socket.SHUT_RD)  # from here on it cannot announce another slot
         self._poll.modify(reader.sock, 0)
         self._hear(reader)
+        self._leave(reader)
+
+    def _leave(self, reader: _Reader) -> None:
+        """A reader takes nothing more, and still shares slots."""
+        self._leave_unread(reader)
+        reader.is_leaving = True
         for number, held in list(self._held.items()):
-            if reader not in held.shared_by:
+            if reader in held.unread_by:
                 self._come_back(number, reader)
+
+    def _leave_unread(self, reader: _Reader) -> None:
+        """A reader is due for nothing more.  If no other one is due, what it has not read is left for the next one."""
+        was_due, reader.is_due = reader.is_due, False
+        if was_due and not self._due():
+            for held in self._held.values():
+                held.is_left = held.is_left or reader in held.unread_by
 
     # ------------------------------------------------------------------------------------------------ readers
 
@@ -226,9 +266,13 @@ class Server:
             try:
                 if fd == reader.death or not self._hear(reader):
                     self._forget(reader)
-            except Exception as error:  # whatever one process sends, the others are served on
-                self._tell(reader, FAILED, f"The server cannot serve this process: {error}")
-                self._forget(reader)
+            except Exception as error:
+                self._refuse(reader, error)
+
+    def _refuse(self, reader: _Reader, error: Exception) -> None:
+        """End with one process, whatever it has sent.  The others are served on."""
+        self._tell(reader, FAILED, f"The server cannot serve this process: {error}")
+        self._forget(reader)
 
     def _accept(self) -> None:
         sock = self._listener.accept()
@@ -254,12 +298,12 @@ class Server:
                 return False
             if not text:
                 return False
-            if not reader.joins:
-                self._welcome(reader, pickle.loads(text))
+            if reader.hello is None:
+                reader.hello = pickle.loads(text)
                 continue
             (number,) = struct.unpack("Q", text)
             if number == LEAVES:
-                reader.is_due, reader.is_leaving = False, True
+                self._leave(reader)
             elif number & TAKEN:
                 if (held := self._held.get(number - TAKEN)) is not None:
                     held.shared_by.add(reader)
@@ -271,6 +315,17 @@ class Server:
             held.by.discard(reader)
             self._free_if_unused(number)
 
+    def _answer(self, new: list[_Reader]) -> None:
+        """Answer readers that have said hello.  First look who has ended before: what that one has not read is left."""
+        for fd, _ in self._poll.poll(0):
+            self._handle(fd)
+        for reader in new:
+            if reader in self._readers and reader.hello is not None:
+                try:
+                    self._welcome(reader, reader.hello)
+                except Exception as error:
+                    self._refuse(reader, error)
+
     def _welcome(self, reader: _Reader, hello: dict[str, Any]) -> None:
         """Send a reader what it needs to read."""
         if hello["version"] != VERSION:
@@ -280,8 +335,8 @@ class Server:
             length = len(self._loader)
         except TypeError:
             length = None
-        first = next(iter(self._held.values()), None)
-        state = self._state if first is None or self._due() else first.before
+        first = next((held for held in self._held.values() if held.is_left), None)
+        state = self._state if first is None else first.before
         greeting = {"geometry": geometry, "kept": self._kept, "length": length, "state": state}
         socket.send_fds(reader.sock, [pickle.dumps(greeting)], [fd, self._iterator.beside.fd])
         reader.joins, reader.shares = hello["join"], hello["shares"]
@@ -291,25 +346,24 @@ class Server:
             reader.sock.send(pickle.dumps((kind, 0, why)), socket.MSG_NOSIGNAL)
 
     def _forget(self, reader: _Reader) -> None:
-        """A reader has ended.  If others are due, nothing is held for it any more; otherwise the next one gets it."""
+        """A reader has ended, and nothing is held for it any more."""
         if reader not in self._readers:
             return
         with contextlib.suppress(Exception):  # what it has sent back before it ended was read
             self._hear(reader)
+        self._leave_unread(reader)
         self._readers.remove(reader)
         for fd in reader.fds:
             del self._watched[fd]
             self._poll.unregister(fd)
         _close(reader)  # before any of its slots is filled again: NOTE [ Readers on leases ], 4
-        stays = not self._due()
         for number, held in list(self._held.items()):
             held.by.discard(reader)
-            if not stays:
-                self._free_if_unused(number)
+            self._free_if_unused(number)
 
     def _free_if_unused(self, number: int) -> None:
         held = self._held.get(number)
-        if held is not None and not held.by:
+        if held is not None and not held.by and not held.is_left:
             del self._held[number]
             if held.taken is not None:
                 held.taken.close()
@@ -366,7 +420,7 @@ def serve(
         ValueError: The loader cannot be served, with the reason.
         OSError: EADDRINUSE: another process serves under this name.
     """
-    _check(loader)
+    check_servable(loader)
     try:
         listener = Listener(address_of(name))
     except OSError as error:
@@ -391,26 +445,3 @@ def serve(
         raise
     finally:
         server.close(failure)
-
-
-def _check(loader: Any) -> None:
-    """Raise a ValueError if this loader cannot be served."""
-    options = Options.of(loader)
-    if not loader.num_workers or not loader.persistent_workers:
-        raise ValueError(
-            f"A loader that is served needs num_workers above 0 and persistent_workers=True, but has num_workers="
-            f"{loader.num_workers} and persistent_workers={loader.persistent_workers}. Give it both."
-        )
-    if not loader.in_order:
-        raise ValueError(
-            "A loader that is served gives all readers the same batches in order, but has in_order=False. Leave it out."
-        )
-    if options.far_workers is not None:
-        raise ValueError(
-            "A loader that is served has workers on this machine, but this one has far_workers. Leave far_workers= out."
-        )
-    if options.device is not None or loader.pin_memory:
-        raise ValueError(
-            f"A loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "
-            f"pin_memory={loader.pin_memory}. Leave both out, and copy with batch.to(device) in each reader."
-        )

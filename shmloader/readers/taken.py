@@ -91,7 +91,7 @@ class ServingIterator(RingIterator):
     beside: Beside
 
     def __init__(self, loader: Any, options: Options) -> None:
-        lent = kept_by_reader(options) + ON_THE_WAY
+        lent = kept_by_reader(options) + ON_THE_WAY + 1  # the last one is never shared, so that one is always free
         super().__init__(loader, replace(options, spare_slots=lent))
 
     def _batch_reader(self) -> Any:

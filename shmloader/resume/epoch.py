@@ -1,5 +1,5 @@
 """An epoch: one object with its counts, the source of its indices, and the place where it started.
-It computes how many batches and samples a state has, also if some came early (in_order=False).
+It computes how many batches and samples a state has.
 
 NOTE [ Epoch ]
 
@@ -24,7 +24,7 @@ import torch
 from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are
-from shmloader.resume.ranks import rank_of_state
+from shmloader.resume.rank import rank_of_state
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
@@ -42,7 +42,7 @@ class Epoch(EpochCounts):
         start: Where it began: at its beginning, unless a state was loaded.
         ranks: This rank, and how many share the epoch.
         fixed: The fields of a state that do not change during the epoch.
-        numbered, workers: See EpochCounts.
+        workers: See EpochCounts.
 
     Attributes:
         seed, sample_seed: Of the whole epoch, and of its first sample here: seeds.py.
@@ -51,7 +51,6 @@ class Epoch(EpochCounts):
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
-        batch_size: The samples of each batch but the last; 0 if it is not known.
         follows: Whether dataset_epoch_of() has the dataset's number for each batch.
     """
 
@@ -65,10 +64,9 @@ class Epoch(EpochCounts):
         start: State,
         ranks: tuple[int, int],
         fixed: dict[str, Any],
-        numbered: bool,
         workers: int,
     ) -> None:
-        super().__init__(numbered, workers)
+        super().__init__(workers)
         self.number = number
         self.base_seed = base_seed
         self.served = served
@@ -80,7 +78,6 @@ class Epoch(EpochCounts):
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
         self.fresh: Any = None
-        self.batch_size = 0
         self.follows = False
 
     @property
@@ -93,18 +90,33 @@ class Epoch(EpochCounts):
 
         Args:
             loader: The loader, with the same dataset and sampler as when the epoch began.
+
+        Raises:
+            RuntimeError: Batches come out of order, and not all have come.
         """
-        source = self.source
-        draws = self._about_to_draw(loader) if source is None else source.state(self.delivered.batches)
+        source, start, delivered = self.source, self.start, self.delivered
+        if self._may_lack_batches(loader):
+            raise RuntimeError(
+                f"state_dict() in mid-epoch needs batches in order, but got in_order=False with {loader.num_workers} "
+                "workers. Save the state between two epochs, or use schedule='steal' in place of in_order=False: it "
+                "keeps workers busy while one batch is slow, too, and delivers batches in order."
+            )
+        draws = self._about_to_draw(loader) if source is None else source.state(delivered.batches)
         state = self.fixed | draws
         if self.follows:
-            state["dataset_epoch"] = self.dataset_epoch_of(self.delivered.batches)
-        state["batches"], state["samples"], state["beyond"] = self._got()
+            state["dataset_epoch"] = self.dataset_epoch_of(delivered.batches)
+        state["batches"] = start.batches + delivered.batches
+        state["samples"] = start.samples + delivered.samples * self.ranks
         if self.states is not None:
-            state["streams"], state["latest"] = iterables.states(
-                loader, self.start, self.delivered, self.states, self.carried
-            )
+            state["streams"], state["latest"] = iterables.states(loader, start, delivered, self.states, self.carried)
         return state
+
+    def _may_lack_batches(self, loader: Any) -> bool:
+        """Whether the user may have a batch, and not one before it.  Each worker of a stream keeps its own order."""
+        had, source = self.delivered.batches, self.source
+        if loader.in_order or loader.num_workers < 2 or self.states is not None or not had:
+            return False
+        return source is None or not source.is_exhausted or had != self.opened
 
     def _about_to_draw(self, loader: Any) -> dict[str, Any]:
         """The fields of a state for an epoch whose sampler has not drawn yet."""
@@ -118,34 +130,8 @@ class Epoch(EpochCounts):
             draws["global_generator"] = None  # the sampler will not draw again what its state has
         return {**draws, "used_up": False, "drawn": False}
 
-    def _got(self) -> tuple[int, int, list[list[int]]]:
-        """The user's place: where the epoch started, and what was delivered since.
 
-        Returns:
-            The number of batches before the first missing one, the samples of all ranks in these, and State.beyond, the
-            batches that were delivered after it.
-        """
-        start, delivered = self.start, self.delivered
-        batches, samples = start.batches + delivered.batches, delivered.samples
-        if not start.beyond and not delivered.beyond:
-            return batches, start.samples + samples * self.ranks, []
-        before = {each[0]: each[1] for each in start.beyond}
-        had = before | {_number(start, k): count for k, count in delivered.beyond.items()}
-        batches = _number(start, delivered.batches)
-        samples += sum(count for number, count in before.items() if number < batches)
-        beyond = sorted([number, count, self.batch_size] for number, count in had.items() if number > batches)
-        return batches, start.samples + samples * self.ranks, beyond
-
-
-def _number(start: State, k: int) -> int:
-    """The number in its epoch of the k-th batch since the start.  Batches in `beyond` are not made again."""
-    number = start.batches + k
-    for other in sorted(each[0] for each in start.beyond):
-        number += other <= number
-    return number
-
-
-def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, workers: int) -> Epoch:
+def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Epoch:
     """The epoch that is about to begin at this place."""
     loader = place.loader
     start = State() if place.loaded is None else State(streams=place.loaded.streams)
@@ -165,6 +151,4 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         rank=rank_of_state(loader),
         workers=iterables.workers_of(loader),
     )
-    made = Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), numbered, workers)
-    made.batch_size = seek.batch_size_of(sampler)
-    return made
+    return Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), workers)

@@ -146,12 +146,6 @@ def at_start(streams: Any) -> Any:
     return streams
 
 
-def _is_handlers(error: Exception) -> bool:
-    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
-
-    return is_handlers(error)
-
-
 def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     """Whether a stream has ended; its state; and, if they are not whole batches, the samples that it has given."""
     if not report:
@@ -164,8 +158,6 @@ def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     try:
         found: Any = pickle.loads(report)
     except Exception as error:
-        if _is_handlers(error):
-            raise
         raise RuntimeError(
             f"the state of worker {worker}'s stream cannot be unpickled in the trainer "
             f"({type(error).__name__}: {error}). Have its state_dict() return only types that JSON has."
@@ -184,8 +176,6 @@ def _between_epochs(report: bytes | None, worker: int, lost: list[str]) -> dict[
     try:
         _, state, _ = _read(report, worker, lost)
     except Exception as error:
-        if _is_handlers(error):
-            raise
         lost.append(
             f"in worker {worker} its state_dict() raised {type(error).__name__} at the end of the epoch, where it must "
             "work too"

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shmloader.batch.exceptions import caught, raise_again
-from shmloader.core.process import is_handlers
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.state import State
@@ -60,8 +59,6 @@ class Answer:
         try:
             self._pickled = _pickled_state(keeper)
         except Exception as error:
-            if is_handlers(error):
-                raise
             self.is_none, self.is_there = isinstance(error, NotImplementedError), False
             self._pickled = pickle.dumps(caught(f"in state_dict() of the sampler {type(keeper).__name__}"))
 
@@ -82,8 +79,6 @@ def _pickled_state(keeper: Any) -> bytes:
     try:
         return pickle.dumps(state)
     except Exception as error:
-        if is_handlers(error):
-            raise
         kind = type(keeper).__name__
         raise RuntimeError(
             f"the state of the sampler {kind} cannot be pickled ({type(error).__name__}: {error}). The loader pickles "
@@ -100,7 +95,7 @@ class Notes:
         generators: The states of all generators before the first index.
         start: The place from which the epoch continues; None: its beginning.
         length: How many indices it gives.  If the sampler is asked for its states, it is asked for one index more after
-            the last one; None: it is not.
+            the last one, because its state may not say that it has ended; None: it is not.
         saving: Whether somebody saves states.
     """
 
@@ -122,7 +117,7 @@ class Notes:
         self._saving = saving
         self.epoch: Epoch | None = None
         self._at_start = Answer(keeper) if self._start is None else None
-        self._is_within = start is not None and bool(start.batches or start.beyond)
+        self._is_within = start is not None and start.batches > 0
         self._states: dict[int, tuple[Answer, bool]] = {}
         self._has_drawn = False
 

@@ -29,7 +29,7 @@ from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import where_generators_are, why_not_generators
 from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
-from shmloader.resume.ranks import rank_of_state, this_rank
+from shmloader.resume.rank import rank_of_state, this_rank
 from shmloader.resume.refusals import why_not, why_past_end
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
@@ -110,9 +110,8 @@ class Place:
         """Have the next iter() resume from this state.
 
         Another number of ranks: why_not() in refusals.py says whether it can be.  Another batch size: rest() in rest.py
-        takes the order sample by sample; why_not() raises if batches came early (in_order=False).  Another number of
-        workers matters only for streams: in mid-epoch fitted() in iterables.py raises, and between epochs it drops
-        their states with a warning, if they differ.
+        takes the order sample by sample.  Another number of workers matters only for streams: in mid-epoch fitted() in
+        iterables.py raises, and between epochs it drops their states with a warning, if they differ.
         """
         loader, sampler = self.loader, self._sampler
         state = state_of(without_tuples(given))
@@ -152,7 +151,7 @@ class Place:
             self.loaded = changed(state, sampler_epoch=now)
         elif state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
-        elif warns and state.begun and (state.batches or state.beyond):
+        elif warns and state.begun and state.batches:
             was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
             ranks = seek.ranks_of(self.loader)[1]
             past = why_past_end(self._sampler, state, ranks)
@@ -173,7 +172,7 @@ class Place:
         if state is None:
             may_be_at_end = self._is_at_end
         else:
-            may_be_at_end = state.sampler_state is not None and not (state.used_up or state.batches or state.beyond)
+            may_be_at_end = state.sampler_state is not None and not (state.used_up or state.batches)
             epoch = state.sampler_epoch
         return Another(self._sampler, epoch) if may_be_at_end else None
 
@@ -222,7 +221,7 @@ class Place:
         number = epochs.number_of(epoch)
         state = self.loaded
         # the user has no batch of it, so nothing is dropped, and its draws stay
-        whole = state is not None and state.begun and not state.batches and not state.beyond
+        whole = state is not None and state.begun and not state.batches
         if state is not None and state.epoch != number and not whole:
             if state.begun:
                 self._drop(f"set_epoch({number}) was called")
@@ -244,7 +243,7 @@ class Place:
 def _whole(state: State) -> State:
     """The state at the beginning of its epoch."""
     streams = iterables.at_start(state.streams)
-    return changed(state, begun=False, batches=0, samples=0, beyond=(), used_up=False, streams=streams, latest=-1)
+    return changed(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
 
 
 _warned: set[str] = set()

@@ -1,6 +1,5 @@
-"""Why a sampler cannot resume from a state: another order, another number of ranks, or another batch size.
-Why nothing is left of a state's epoch.  It infers the batch size of a state that lacks it, and decides which attributes
-of a sampler are compared.
+"""Why a sampler cannot resume from a state: another order, or another number of ranks.
+Why nothing is left of a state's epoch.  It decides which attributes of a sampler are compared.
 """
 
 from __future__ import annotations
@@ -12,27 +11,22 @@ from torch.utils.data import BatchSampler
 from shmloader.attributes import length_of
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.order import order_in, why_not_order
-from shmloader.resume.seek import KNOWN, batch_size_of, chain, inner, is_a, keeps_state, order_of, within
+from shmloader.resume.seek import KNOWN, chain, inner, is_a, keeps_state, order_of, within
 from shmloader.resume.state import State
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     """Why this sampler cannot resume from a state; None if it can."""
     if state.begun:
-        is_under_way = bool(state.batches or state.beyond)  # if not, another order loses no sample
+        is_under_way = state.batches > 0  # if not, another order loses no sample
         batches, samples = _what_stays(sampler) if is_under_way else (False, False)
         if why := why_not_order(order_in(str(state.sampler)), order_of(sampler), batches, samples):
             return why
-    if state.begun and state.beyond and (why := _why_not_batches(sampler, state)):
-        return why
     if not state.begun or state.ranks == ranks:
         return None
-    elastic = is_a(inner(sampler), DistributedSampler)
-    if elastic and not state.beyond:
+    if is_a(inner(sampler), DistributedSampler):
         return None
-    if elastic:
-        remedy = "With in_order=False, use as many ranks until the epoch is over."
-    elif (own := next((part for part in within(sampler) if isinstance(part, DistributedSampler)), None)) is None:
+    if (own := next((part for part in within(sampler) if isinstance(part, DistributedSampler)), None)) is None:
         remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
     elif not is_a(own, DistributedSampler):
         remedy = (
@@ -81,44 +75,3 @@ def _what_stays(sampler: Any) -> tuple[bool, bool]:
     """
     *batches, samples = (type(part) in (*KNOWN, BatchSampler) for part in chain(sampler))
     return all(batches), all(batches) and samples
-
-
-def _why_not_batches(sampler: Any, state: State) -> str | None:
-    """Why the numbers of the batches that came early would mean other samples with this sampler; None: they do not."""
-    new = batch_size_of(sampler)
-    old = next((each[2] for each in state.beyond if len(each) == 3), None)
-    if old is None:  # saved by an older version
-        old = _inferred_batch_size(state) if new else new
-        if old is None:
-            return (
-                "batches came early (in_order=False), and an older version of shmloader saved it, which did not record "
-                "their batch size. Load a state in which none came early (its `beyond` is empty), or begin the epoch "
-                "again."
-            )
-    if old == new:
-        return None
-    now = f"now a batch has {new}" if new else "now the sampler makes its own batches"
-    if not old:
-        return (
-            f"batches came early (in_order=False) from a sampler that makes its own, and {now}. Use the batches of the "
-            "run that saved it until the epoch is over."
-        )
-    return (
-        f"batches of {old} samples came early (in_order=False), and {now}. Use batch_size={old} until the epoch is "
-        "over."
-    )
-
-
-def _inferred_batch_size(state: State) -> int | None:
-    """The batch size of the batches that came early, if two of the state's numbers agree on it; None: they do not.
-
-    One number is not enough.  A batch that came early may be the epoch's last one, which is short.  The batches before
-    the first missing one may be of another size, from before the epoch was resumed.
-    """
-    sizes = [each[1] for each in sorted(state.beyond)]
-    full = sizes[0]
-    if len(sizes) == 1:
-        agree = state.batches > 0 and state.samples == full * state.batches * state.ranks
-    else:
-        agree = sizes[-1] <= full and set(sizes[:-1]) == {full}
-    return full if agree else None

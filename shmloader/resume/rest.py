@@ -36,21 +36,15 @@ def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = 
     """
     parts = chain(sampler)
     last = parts[-1]
-    left: Iterator[Any]
     if (keeper := _keeper(sampler, state)) is not None:
-        left = _by_its_state(sampler, keeper, state)
-    elif len(parts) > 2 and is_a(last, DistributedSampler):
-        left = _divided(parts, state)
-    elif not is_a(last, *KNOWN) or len(parts) > 2:
-        left = _drawn_again(sampler, state, loader_generator)
-    elif len(parts) == 2:
-        left = _batched(sampler, _left_of(last, state))
-    else:
-        left = _left_of(last, state)
-    if not state.beyond:
-        return left
-    beyond = frozenset(each[0] for each in state.beyond)
-    return (index for number, index in enumerate(_by_next(left), state.batches) if number not in beyond)
+        return _by_its_state(sampler, keeper, state)
+    if len(parts) > 2 and is_a(last, DistributedSampler):
+        return _divided(parts, state)
+    if not is_a(last, *KNOWN) or len(parts) > 2:
+        return _drawn_again(sampler, state, loader_generator)
+    if len(parts) == 2:
+        return _batched(sampler, _left_of(last, state))
+    return _left_of(last, state)
 
 
 def _keeper(sampler: Any, state: State) -> Any:
@@ -84,7 +78,7 @@ def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: St
             generators.begin()
             left = _in_batches(outside[1:], iter(keeper))
             if first := list(map(next, (left,))):
-                left = Left(first, left)
+                left = Rest(first, left)
                 break
             if number is not None:
                 epochs.set_epoch_of_sampler(sampler, number)
@@ -124,7 +118,7 @@ def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator |
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them
-        return Left(list(map(next, (left,))), left)
+        return Rest(list(map(next, (left,))), left)
 
 
 def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generator | None) -> None:
@@ -138,7 +132,7 @@ def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generato
         draw_a_seed(loader_generator)
 
 
-class Left:
+class Rest:
     """The rest of an iterator of which some were drawn already.
 
     Attributes:
@@ -177,7 +171,7 @@ class _Once:
         self._indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        return _by_next(self._indices)  # because torch's BatchSampler calls iter() of what it gets, for each batch
+        return _by_next(self._indices)  # because torch's BatchSampler calls iter() for each batch
 
 
 def _left_of(last: Any, state: State) -> Iterator[Any]:

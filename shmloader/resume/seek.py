@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from shmloader.attributes import attribute, says_where_it_is
+from shmloader.attributes import attribute, length_of, says_where_it_is
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.order import Order
@@ -122,8 +122,7 @@ def _drawn_from(sampler: Any) -> int | None:
             if is_a(sampler, kind):
                 return len(getattr(sampler, name))
         return len(sampler.dataset)
-    except Exception as error:
-        _raise_if_handlers(error)
+    except Exception:
         return None
 
 
@@ -159,7 +158,6 @@ def own_state(sampler: Any, must: bool = True) -> dict[str, Any]:
     try:
         return {"sampler_state": copy.deepcopy(keeper.state_dict())}
     except Exception as error:
-        _raise_if_handlers(error)
         if must and not isinstance(error, NotImplementedError):
             raise
         return NO_STATE
@@ -170,16 +168,8 @@ def has_no_state(keeper: Any) -> bool:
     try:
         keeper.state_dict()
     except Exception as error:
-        _raise_if_handlers(error)
         return isinstance(error, NotImplementedError)
     return False
-
-
-def _raise_if_handlers(error: Exception) -> None:
-    from shmloader.core.process import is_handlers  # here, because off Linux there is no core
-
-    if is_handlers(error):
-        raise error
 
 
 def is_last(sampler: Any, batch: Any) -> bool:
@@ -189,6 +179,23 @@ def is_last(sampler: Any, batch: Any) -> bool:
             return True
         sampler, batch = sampler.sampler, batch[-1]
     return False
+
+
+def left_in(sampler: Any, start: State | None) -> int | None:
+    """How many indices a sampler gives from this place on, if its length is right; None: it has no length.
+
+    A BatchSampler of torch's takes the rest sample by sample, and its batch size may have changed.
+    """
+    length = length_of(sampler)
+    if length is None or start is None or not start.batches:
+        return length
+    if not is_a(sampler, BatchSampler):
+        return length - start.batches
+    samples = length_of(sampler.sampler)
+    if samples is None:
+        return None
+    samples -= start.samples // start.ranks
+    return int(samples // sampler.batch_size if sampler.drop_last else -(-samples // sampler.batch_size))
 
 
 def draws_a_seed(sampler: Any) -> bool:
@@ -254,11 +261,3 @@ def generators_of(sampler: Any) -> list[torch.Generator]:
 def generator_of(sampler: Any) -> torch.Generator | None:
     """A sampler's own generator, or that of a sampler inside it; None if there is none."""
     return next(iter(generators_of(sampler)), None)
-
-
-def batch_size_of(sampler: Any) -> int:
-    """The samples of each batch (of a batch sampler of batches: the lists), 1 if there are no batches; 0: not known."""
-    parts = chain(sampler)
-    if len(parts) == 1:
-        return int(is_a(sampler, *KNOWN))
-    return int(parts[0].batch_size)

@@ -26,14 +26,13 @@ from torch.utils.data import (
 )
 
 from shmloader import _torch
-from shmloader.attributes import length_of
 from shmloader.core.trainer import Indices
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.generators import pack, seed_drawn_from
 from shmloader.resume.notes import Notes, Saving
-from shmloader.resume.rest import Left, rest
+from shmloader.resume.rest import Rest, rest
 from shmloader.resume.state import State
 from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
@@ -92,8 +91,7 @@ class Source(Indices):
         self._another = another
         self._notes: Notes | None = None
         if generators is not None:
-            # with workers, the sampler is asked for more before its last batch is handed out
-            length = None if indices is None else length_of(sampler)
+            length = seek.left_in(sampler, start)
             self._notes = Notes(sampler, keeper, generators, start, length, Saving() if saving is None else saving)
         super().__init__(self._observed(given))
 
@@ -112,7 +110,7 @@ class Source(Indices):
             RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
         """
         given = self._from if self._another is None or self._another.iterator is None else self._another.iterator
-        source = given.source if isinstance(given, Left) else given
+        source = given.source if isinstance(given, Rest) else given
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
         kinds = [type(each) for each in seek.chain(self._sampler)]

@@ -31,10 +31,6 @@ class State:
         begun: Whether it is under way.  If not, nothing was drawn for it.
         batches: How many of its batches this rank has received.
         samples: How many of its samples all ranks together have received.
-        beyond: With in_order=False: the batches that this rank has received after a missing one.  `batches` and
-            `samples` do not count them.  Of each: its number, its samples, and the batch size to which the number
-            refers, 0 if that is not known, because the sampler makes its own batches.  States of older versions lack
-            the batch size.  (A new key would stop torch.distributed.checkpoint from loading these: nested_in_tuples().)
         ranks: How many ranks share its samples.
         base_seed: The seed that the iterator drew, as torch's does, and from which it seeds its workers; None: the next
             iterator draws one.
@@ -66,7 +62,6 @@ class State:
     begun: bool = False
     batches: int = 0
     samples: int = 0
-    beyond: tuple[tuple[int, ...], ...] = ()
     ranks: int = 1
     base_seed: int | None = None
     served: int = 0
@@ -91,18 +86,14 @@ class State:
         return self.sampler_state is not None and self.global_generator is not None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "version": VERSION,
-            **_ACCELERATES,
-            **vars(self),
-            "beyond": [list(each) for each in self.beyond],
-        }
+        return {"version": VERSION, **_ACCELERATES, **vars(self)}
 
 
 _NAMES = [field.name for field in fields(State)]
 _ADDED = {"used_up": False}  # fields that states of the first release lack
 _MOST = 1 << 63
 _COUNTS = ("epoch", "batches", "samples", "ranks", "served")
+_FLAGS = ("begun", "drawn", "used_up")
 _TEXTS = ("loader_generator", "sampler_generator", "global_generator")
 _SHAPED = ("sampler_state", "streams")
 _SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
@@ -113,7 +104,7 @@ def state_of(given: Any) -> State:
 
     Raises:
         TypeError: It is no dict.
-        ValueError: It is not from shmloader, from a newer version, or was changed.
+        ValueError: It is not from shmloader, from another version of it, or was changed.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}.")
@@ -128,10 +119,15 @@ def state_of(given: Any) -> State:
             f"the state has version {given['version']!r}, and this shmloader reads version {VERSION}. Load it with the "
             "shmloader that saved it."
         )
+    if given.get("beyond"):
+        raise ValueError(
+            "an older version of shmloader saved the state in mid-epoch with in_order=False, after batches that came "
+            "early, and this version cannot leave these out. Load a state from between two epochs, or begin the epoch "
+            "again."
+        )
     found = {name: given[name] for name in _NAMES}
     for name, value in found.items():
         _check(name, value)
-    found["beyond"] = tuple(map(tuple, found["beyond"]))
     return State(**found)
 
 
@@ -174,18 +170,14 @@ def _check(name: str, value: Any) -> None:
         right = value is None or (type(value) is int and -_MOST <= value < 2 * _MOST)
     elif name in _TEXTS:
         right = value is None or type(value) is str
-    elif name == "beyond":
-        right = isinstance(value, (list, tuple)) and all(map(_is_a_batch, value))
-    elif name == "used_up":
+    elif name in _FLAGS:
         right = type(value) is bool
+    elif name == "latest":
+        right = type(value) is int
     elif name == "streams":
         right = value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value)))
     if not right:
         raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
-
-
-def _is_a_batch(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) in (2, 3) and all(type(one) is int for one in value)
 
 
 def _is_a_stream(value: Any) -> bool:

@@ -28,8 +28,10 @@ from shmloader.system.by_identity import ByIdentity
 if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures
     from shmloader.core.ring import Meter, Turns
-    from shmloader.statistics.trace import Trace, sequences_of
     from shmloader.system.stack_samples import Counts, Sheet
+
+if TYPE_CHECKING:
+    from shmloader.statistics.trace import Trace
 
 Since = Literal["start", "epoch", "last"]
 SINCE = ("start", "epoch", "last")
@@ -156,6 +158,8 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
     Raises:
         RuntimeError: An earlier trace of it is not written yet.
     """
+    from shmloader.statistics.trace import Trace, sequences_of  # here, because few loaders are traced
+
     account = account_of(loader)
     if account.trace is not None and not account.trace.written:
         raise RuntimeError(

@@ -2,8 +2,8 @@
 It decides when the file is written, and refuses a path where no file can be made, and too many batches.
 
 The ring records the times of each sequence in any case (NOTE [ Figures ]).  A trace has it keep as many records as the
-trace needs, and reads them at the end.  The user's next() is timed here.  For that, a method that next() calls is
-replaced in the traced iterator, and in no other.
+trace needs, and reads them at the end.  The user's next() is timed here.  The ring's step reports each of its calls to
+an observer.  In another iterator, a method that next() calls is replaced, and in no other iterator.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Trace:
         self._sent: list[Span] = []
         self._pids: list[int] = []
         self._by_thread = False
+        self._observed: list[weakref.ref[Any]] = []  # iterators over the ring
         self._replaced: list[tuple[weakref.ref[Any], str, Any]] = []
         self.nodes: Callable[[], dict[int, str]] = dict  # the machines of far workers
         self._owner = os.getpid()
@@ -80,7 +81,11 @@ class Trace:
         self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
         self._by_thread = self._by_thread or getattr(iterator, "_run", None) is not None
         with held():  # an interrupt between replacing a method and noting it would leave it replaced
-            self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
+            if "_steps" in vars(iterator):
+                iterator._steps.observer = self._observe
+                self._observed.append(weakref.ref(iterator))
+            else:
+                self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
             stage = vars(iterator).get("_stage")
             if stage is not None:
                 self._time(stage, "send", self._sent.append)
@@ -92,6 +97,9 @@ class Trace:
         before = vars(owner).get(name)  # the statistics may have replaced it as well
         vars(owner)[name] = _timed(owner, getattr(type(owner), name), before, report)
         self._replaced.append((weakref.ref(owner), name, before))
+
+    def _observe(self, began_at: int, ended_at: int) -> None:
+        self._returned(Span(began_at, ended_at))
 
     def _returned(self, span: Span) -> None:
         self._turns.append(span)
@@ -115,6 +123,8 @@ class Trace:
 
     def _write(self) -> None:
         atexit.unregister(self.close_or_warn)
+        for iterator in filter(None, (one() for one in self._observed)):
+            iterator._steps.observer = None
         for one, name, before in self._replaced:
             if (owner := one()) is not None:
                 vars(owner).pop(name, None)

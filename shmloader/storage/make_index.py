@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from shmloader.storage.columns import columns_of, listings_in
 from shmloader.storage.dali_index import list_by_dali
+from shmloader.storage.index_columns import columns_of, listings_in
 from shmloader.storage.index_file import IndexFile, write
 from shmloader.storage.listing import Listing
 from shmloader.storage.names import TAR, is_remote

@@ -14,7 +14,7 @@ import tarfile
 import warnings
 from typing import Any
 
-from shmloader.core.tar_members import TarMembers
+from shmloader.core.tar_members import NotPlain, TarMembers
 from shmloader.storage.listing import Parts, TarListing, grouped
 from shmloader.storage.remote import Asker
 
@@ -46,7 +46,7 @@ def list_local(path: str) -> TarListing:
         try:
             while members.scan(file.fileno()):
                 pass
-        except (ValueError, EOFError):
+        except (NotPlain, EOFError):
             return _by_tarfile(path, file, size)
         _refuse_cut_off(path, size, members.at)
         if members.ended:
@@ -83,9 +83,7 @@ async def list_remote(url: str, asker: Asker, size: int) -> TarListing:
         if not members.ended:
             _refuse_cut_off(url, size, members.at)
             members.end_of_file(0)
-    except (ValueError, EOFError) as error:
-        if isinstance(error, ValueError) and "tarfile" not in str(error):
-            raise
+    except (NotPlain, EOFError):
         async with asker.one_at_a_time:
             whole = await asker.call("cat_file", url)  # because tarfile cannot await parts of it
             return _by_tarfile(url, io.BytesIO(whole), size)

@@ -39,7 +39,7 @@ _IDLE = re.compile(r'shmloader/storage/threads\.py", line \d+ in _work$')
 FURTHER: list[Callable[[], str]] = []
 
 
-class Paper:
+class StackMemory:
     """Nameless memory into which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:

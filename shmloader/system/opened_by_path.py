@@ -23,7 +23,7 @@ class Trainers(NamedTuple):
     flags: int  # how it is open
 
 
-class Places:
+class Descriptors:
     """Stands in for the list of a worker's inherited descriptors, while it unpickles the objects that name them.
 
     A descriptor is opened on access, and the caller closes it.
@@ -66,7 +66,7 @@ def by_path(descriptors: list[int]) -> tuple[list[int | Trainers], list[int]]:
     """Which of these descriptors another process can open by path, and which it must be given.
 
     Returns:
-        For each place, what stands there (`Places`), and the descriptors to give.
+        For each place, what stands there (`Descriptors`), and the descriptors to give.
     """
     named: list[int | Trainers] = []
     given: list[int] = []

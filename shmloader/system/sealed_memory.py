@@ -174,7 +174,7 @@ class Writer(Counter):
         place = super().put(data)
         with memoryview(data) as whole, _bytes_of(whole) as block:
             if block.nbytes > MiB and block.nbytes > (available := available_memory()):
-                raise MemoryError(no_room(block.nbytes, f"{available // MiB} MiB are available"))
+                raise no_room(block.nbytes, f"{available // MiB} MiB are available")
             at = 0
             while at < block.nbytes:
                 try:
@@ -182,7 +182,7 @@ class Writer(Counter):
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                         raise
-                    raise MemoryError(no_room(block.nbytes, os.strerror(error.errno))) from None
+                    raise no_room(block.nbytes, os.strerror(error.errno)) from None
         return place
 
     def sealed(self) -> SealedMemory:
@@ -195,7 +195,7 @@ class Writer(Counter):
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
-            raise MemoryError(no_room(self.size, "the address space of the process is full")) from None
+            raise no_room(self.size, "the address space of the process is full") from None
 
     def close(self) -> None:
         """Close the file; a mapping of it stays."""
@@ -208,14 +208,18 @@ def _bytes_of(view: memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def no_room(size: int, why: str) -> str:
-    """The text of an error for missing memory.
+class NoRoom(MemoryError):
+    """There is no memory for what is to be frozen."""
+
+
+def no_room(size: int, why: str) -> NoRoom:
+    """The error for missing memory.
 
     Args:
         size: Bytes that would be taken.
         why: A clause that names the limit.
     """
-    return (
+    return NoRoom(
         f"freezing the dataset needs {size // MiB} MiB more of memory: {why}. Freeze fewer attributes, or load fewer "
         "samples."
     )

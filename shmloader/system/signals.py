@@ -17,7 +17,9 @@ NOTE [ Signals ]
        only at the end of the first one.
     4. If a stretch lasts longer than LONGEST, we assume that it hangs. A signal that arrives after that is handled at
        once.
-    5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
+    5. In a `__del__()`, Python would print and drop what a handler raises.  So there, noted signals are delivered again
+       when the `__del__()` has ended, and let_through() does nothing (late_signals.pxi).
+    6. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
        former handlers, and gets none of the noted signals.  A spawned process inherits no handlers.
 """
 
@@ -32,7 +34,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from shmloader.core.process import late, strip
+from shmloader.core.process import deliver_after_del, is_in_del
 
 LONGEST = 5.0  # seconds
 _NUMBERS = tuple(map(int, signal.valid_signals()))
@@ -47,7 +49,6 @@ class _Hold:
         self.depth = 0  # of nested held()
         self.installed = False
         self.open = False  # in let_through()
-        self.in_del = False
         self.over = False
         self.since = time.monotonic()
         self.handlers: dict[int, Handler] = {}
@@ -157,43 +158,11 @@ class held:
             self._deliver(hold)
 
     def _deliver(self, hold: _Hold) -> None:
-        hold.call_noted()
-
-
-class held_in_del(held):
-    """held() for a `__del__()`, where an exception from a handler would be printed and dropped.
-
-    So a handler is called after the object is gone, or after the collection in which it dies.  Then everything in
-    Python that this calls, such as the callbacks of weak references, is over too.  let_through() does nothing before
-    that.  The object's attributes are gone then, so none of them dies after the handler.  Whoever finds the object by a
-    weak reference, in another thread, must therefore ask its `is_dying` before it uses any of them.
-
-    Args:
-        dying: the object whose `__del__()` it is.
-    """
-
-    _was_in_del = False
-
-    def __init__(self, dying: Any) -> None:
-        self._dying = dying
-
-    def __enter__(self) -> held_in_del:
-        super().__enter__()
-        if self._hold is not None:
-            self._was_in_del, self._hold.in_del = self._hold.in_del, True
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._hold is not None:
-            self._hold.in_del = self._was_in_del
-            if self._hold.noted and (self._hold.depth == 1 or self._was_open):
-                strip(self._dying)  # calls that the death of these makes would be interrupted in vain
-        super().__exit__(kind, error, at)
-
-    def _deliver(self, hold: _Hold) -> None:
-        if hold.noted:
-            self._dying._signals = late(hold.noted)
+        if is_in_del():
+            deliver_after_del(hold.noted)
             hold.noted = set()
+        else:
+            hold.call_noted()
 
 
 class let_through:
@@ -204,7 +173,7 @@ class let_through:
     def __enter__(self) -> None:
         if _hold is not None and threading.current_thread() is threading.main_thread():
             self._hold = _hold
-            if not _hold.in_del:
+            if not is_in_del():
                 _hold.call_noted()
                 _hold.open = True
 

@@ -22,7 +22,7 @@ from shmloader._multiprocessing import given_descriptors, most_descriptors, nami
 from shmloader.system import nameless
 from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory
-from shmloader.system.opened_by_path import Places, Trainers, by_path, file_of
+from shmloader.system.opened_by_path import Descriptors, Trainers, by_path, file_of
 from shmloader.system.sealed_memory import reduced
 from shmloader.system.signals import let_through
 
@@ -34,11 +34,11 @@ STEP = 64 * MiB  # bytes between two checks
 COUNTS_ITS_READER = b"rebuild_cuda_tensor"
 
 
-class Parcel(dict[str, Any]):
+class SpawnArguments(dict[str, Any]):
     """A dict that is pickled once for all processes that are spawned with it.  Each of them gets a plain dict.
 
-    It is unpickled while its process unpickles the rest, as without a parcel, so locks, queues, connections, proxies
-    and shared tensors in it work as usual.  A forked process gets the parcel itself, and nothing is pickled.
+    It is unpickled while its process unpickles the rest, as by itself, so locks, queues, connections, proxies
+    and shared tensors in it work as usual.  A forked process gets this object itself, and nothing is pickled.
 
     Pickling may make tensors: a torch.Generator makes one of its state, and so may a `__getstate__`.  Nobody but the
     pickler holds them.  If they died before a process had their descriptors, it could not unpickle.  So the pickler is
@@ -65,7 +65,7 @@ class Parcel(dict[str, Any]):
     def all_started(self) -> None:
         """Drop what pickling has made, because the processes have its descriptors.  Others may take their places.
 
-        What processes open by path is kept as long as the parcel, because it is not known when they have unpickled.
+        What processes open by path is kept as long as this object, because it is not known when they have unpickled.
         """
         if self._packed is not None:
             made = self._packed.take_made()
@@ -222,7 +222,7 @@ def _unpack(memory: Any, size: int, places: tuple[int, int, list[int | Trainers]
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as pages, memoryview(pages) as pickled:
             if places is None:
                 return pickle.loads(pickled)
-            with naming_descriptors(lambda inherited: Places(*places, inherited)):
+            with naming_descriptors(lambda inherited: Descriptors(*places, inherited)):
                 return pickle.loads(pickled)
     finally:
         os.close(fd)

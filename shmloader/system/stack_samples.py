@@ -172,7 +172,7 @@ class Looks:
             self._is_in_look = True
             times = (time.monotonic_ns() - self._first) // PERIOD + 1
             if times > self._times:
-                place = place_of(frame)
+                place = user_line_of(frame)
                 self._counts[place] += times - self._times
                 self._times = times
         except RecursionError:  # the user's code is close to the limit, and must not fail because of a sample
@@ -191,7 +191,7 @@ class Looks:
             self._sheet.write(self._worker, self._counts, self._looks)
 
 
-def place_of(frame: FrameType | None) -> Place:
+def user_line_of(frame: FrameType | None) -> Place:
     """The place for which a stack counts: the function that the user's line has called, and that line.
 
     If none of the code is the user's (with a dataset of torchvision's for example), it is the innermost call.  Frames

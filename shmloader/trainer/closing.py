@@ -1,21 +1,18 @@
-"""What iter() and next() raise if another thread or a signal's handler closes the loader meanwhile."""
+"""What iter() raises if another thread or a signal's handler closes the loader meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-from shmloader.core.process import is_handlers
 
-LOADER_CLOSED = (
-    "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
-)
-RING_CLOSED = "this iterator has been shut down. Iterate over the DataLoader again."  # as the core words it
+class LoaderClosed(RuntimeError):
+    """The loader was closed while iter() ran."""
 
-
-def is_due_to_it(error: RuntimeError) -> bool:
-    """Whether an iterator raised this because it is closed."""
-    return str(error) == RING_CLOSED
+    def __init__(self) -> None:
+        super().__init__(
+            "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
+        )
 
 
 @contextlib.contextmanager
@@ -26,14 +23,16 @@ def naming_it(was_closed: Callable[[], bool]) -> Iterator[None]:
         was_closed: Whether the iterator was closed.
 
     Raises:
-        RuntimeError: The iterator was closed.
+        LoaderClosed: The iterator was closed.
     """
     try:
         yield
+    except LoaderClosed:
+        raise
     except Exception as error:
-        if not was_closed() or is_handlers(error) or str(error) == LOADER_CLOSED:
+        if not was_closed():
             raise
         # A StopIteration as its cause would come out in its place: contextlib takes the RuntimeError for Python's own.
-        raise RuntimeError(LOADER_CLOSED) from (None if isinstance(error, StopIteration) else error)
+        raise LoaderClosed from (None if isinstance(error, StopIteration) else error)
     if was_closed():
-        raise RuntimeError(LOADER_CLOSED)
+        raise LoaderClosed

@@ -53,7 +53,6 @@ class Conductor(ConductorSide):
         self._sampler = iterator._index_sampler
         self._dataset = iterator._dataset
         self._batched: bool = iterator._auto_collation
-        self._in_order: bool = loader.in_order
         self._streams = loader.num_workers if iterator._streams else 0
         self._ring = ring
         self.open = schedule.open
@@ -87,8 +86,7 @@ class Conductor(ConductorSide):
         start = start if start is not None and start.begun else None
         source = Source(self._sampler, loader.generator, start, another=place.another(), saving=place.saving)
         listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
-        numbered = not self._in_order and not self._streams
-        epoch = next_epoch_of(place, self.base_seed, self._served, numbered, self._streams)
+        epoch = next_epoch_of(place, self.base_seed, self._served, self._streams)
         epoch.carried, epoch.last_worker = carried, epoch.start.latest
         if self._streams:
             epoch.states = self._states_weakly()

@@ -31,20 +31,21 @@ are the exception: they are copied into memory of their own (NOTE [ Small leaves
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
 from shmloader.core.lease import Lease
-from shmloader.core.process import is_handlers
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.trainer import NOTHING, TrainerSide
-from shmloader.device.pinning import Pinning
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.step import ReaderSide
 from shmloader.trainer.worker_set import WorkerSet
+
+if TYPE_CHECKING:
+    from shmloader.device.pinning import Pinning
 
 
 class Delivery(ReaderSide):
@@ -141,13 +142,10 @@ class Delivery(ReaderSide):
             batch = self._reader.read(lease, copy)
             if self._tally is not None and lease.reported:
                 reading = ring.current.reading
-                had = reading.delivered.samples + sum(reading.delivered.beyond.values())
-                self._tally.note(lease.reports(), had + reading.samples, ring.taken)
+                self._tally.note(lease.reports(), reading.delivered.samples + reading.samples, ring.taken)
             if pinning is not None:
                 batch = pinning.finish(batch, lease)
         except Exception as error:
-            if is_handlers(error):  # the next call reads it again
-                raise
             if self.closed:  # a handler has closed it, and the memory is gone
                 raise StopIteration from error
             batch = ExceptionWrapper(where="in the trainer, where a batch was read")

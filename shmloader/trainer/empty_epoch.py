@@ -27,8 +27,7 @@ def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
     """
     if loader is None or not isinstance(epoch, Epoch):
         return
-    had = epoch.reading.delivered
-    if had.batches or had.beyond or epoch.start.begun or loader in _warned:
+    if epoch.reading.delivered.batches or epoch.start.begun or loader in _warned:
         return
     why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
     if why:

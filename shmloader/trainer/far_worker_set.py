@@ -79,7 +79,7 @@ class FarWorkerSet(WorkerSet):
         door = self._door(index)
         door.forget_note()
         # without self._arguments: a stand-in needs no dataset, so none is pickled for it
-        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, door
+        arguments = self._segment, self._spin, index, self._lives, first, self._stacks, self.outlives, door
         self._lives += 1
         worker: BaseProcess = self._context.Process(target=stand_in, args=arguments, daemon=True)
         return worker

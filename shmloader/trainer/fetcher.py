@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["InPlace"]
+__all__ = ["OurFetcher"]
 
 
-class InPlace:
+class OurFetcher:
     """Takes the place of torch's fetcher.  Attributes that other code reads or sets here are those of that fetcher."""
 
     _fetcher: Any

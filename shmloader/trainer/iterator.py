@@ -37,9 +37,6 @@ NOTE [ Shutdown ]
        iterator begins with part(), which takes `changing`, and no step after it waits for it.  With the other order,
        two threads could wait for each other: thread A holds `changing` while a signal's handler in A ends an iterator
        and waits for the lock of the steps, and thread B holds that lock and waits for `changing`.
-    10. While an iterator is in its __del__(), another thread that closes the loader may still find it by a
-        weak reference.  It passes over that iterator (`is_dying`), because held_in_del() may empty the iterator's
-        __dict__ at any moment, and then no attribute is left.  The thread that runs the __del__() ends the iterator.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -60,10 +57,9 @@ from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.batch.exceptions import raise_again
 from shmloader.core.batch_reader import BatchReader
-from shmloader.core.process import in_del, is_handlers
-from shmloader.core.trainer import END, Steps, TrainerSide
-from shmloader.device.accelerator import accelerator_of
-from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.core.process import in_del
+from shmloader.core.ring import RingClosed
+from shmloader.core.trainer import Steps, TrainerSide, next_batch
 from shmloader.options import Options
 from shmloader.resume.epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
@@ -71,7 +67,7 @@ from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
-from shmloader.system.signals import held, held_in_del
+from shmloader.system.signals import held
 from shmloader.trainer import closing
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import tally_of
@@ -84,6 +80,10 @@ from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_wor
 from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.workers_of import workers_of
 
+if TYPE_CHECKING:
+    from shmloader.device.accelerator import Accelerator
+    from shmloader.device.pinning import Pinning
+
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
@@ -94,7 +94,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _worker_set: WorkerSet | None = None
     _shutdown = True
     _ended = True  # workers, threads and memory are gone
-    is_dying = False  # set by in_del()
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     stays = False  # slots may not move, because other processes map them: readers/taken.py
@@ -142,9 +141,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
         size, spare, memory = self._schedule.size, options.spare_slots, ring_memory()
-        device = accelerator_of(loader, options)
-        if device is not None and spare:
-            spare += IN_TRANSIT
+        device = _accelerator_of(loader, options)
+        if device is not None:
+            from shmloader.device.pinning import IN_TRANSIT, Pinning
+
+            spare += IN_TRANSIT if spare else 0
         stays = self.stays or device is not None  # a slot that is page-locked, or that others map, may not move
         memory = "memfd" if memory == "auto" and (stays or size.leaves_shm) else memory
         self._segment = Segment(
@@ -179,7 +180,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, self, self._ring, self._schedule, self._tally, served)
-        self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
+        self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper, profiler)
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
 
@@ -214,6 +215,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             },
         )
         if self._pinning is not None:
+            from shmloader.device.prefetch import stop_at_exit
+
+            stop_at_exit(self)
             self.copies_to_pin = not self._pinning.start()
             if self._pinning.thread is not None:
                 self._pin_memory_thread = self._pinning.thread
@@ -232,17 +236,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         Raises:
             RuntimeError: A signal's handler has called iter() while this thread was in it, or has closed the loader.
         """
-        if self._steps.beginning == threading.get_ident():
-            raise RuntimeError(
-                "iter() was called while this thread is in iter() of the same DataLoader. The call came from a signal "
-                "handler. Set a flag there, and call iter() after your loop."
-            )
-        try:
-            self._steps.beginning = threading.get_ident()
-            with self._unless_closed():
-                self._begin(loader, first_iter)
-        finally:
-            self._steps.beginning = 0
+        with self._unless_closed():
+            self._steps.exclusively(self._begin, loader, first_iter)
 
     def _unless_closed(self) -> contextlib.AbstractContextManager[None]:
         """If other code closes the iterator within this `with`, the error names that."""
@@ -265,44 +260,21 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
 
-    def __next__(self) -> Any:
-        if profiler._is_profiler_enabled:
-            with profiler.record_function(self._profile_name):
-                batch = self._next_data()
+    __next__ = _next_data = next_batch  # it calls the three methods below: IteratorSide in step.py
+
+    raise_in_place = staticmethod(raise_again)
+
+    def at_end(self) -> None:
+        """The epoch has no more batches, or the ring was closed: StopIteration follows."""
+        warn_if_all_dropped(self.loader(), self.epoch)
+        if self._persistent_workers:
+            self._ring.slots.rest()
         else:
-            batch = self._next_data()
-        self._steps.returning = False  # last, and no call: no handler runs from here on (NOTE [ One step ], 1)
-        return batch
+            self._shutdown_workers()
 
-    def _next_data(self) -> Any:
-        try:
-            batch = self._steps.next()
-        except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
-            self.explain(error)
-        if batch is END:
-            warn_if_all_dropped(self.loader(), self.epoch)
-            if not self._persistent_workers:
-                self._shutdown_workers()
-            else:
-                self._ring.slots.rest()
-            self._steps.returning = False  # no call follows
-            raise StopIteration
-        if type(batch) is _torch.ExceptionWrapper:
-            self._raise(batch)
-        self._num_yielded += 1
-        if self._streams:
-            _torch.warn_of_length(self)
-        return batch
-
-    def _raise(self, wrapper: Any) -> NoReturn:
-        """Raise the error that came in a batch's place, and count it as that batch."""
-        try:
-            raise_again(wrapper)
-        except Exception as error:
-            if is_handlers(error):  # that handler's error comes first, and the batch's with the next call
-                raise
-            self._steps.returning = False  # no call follows
-            raise
+    def warn_of_length(self) -> None:
+        """Warn, as torch does, if a stream gives more than its len()."""
+        _torch.warn_of_length(self)
 
     # torch's own counters, which other libraries read.  Here the ring counts.
 
@@ -335,7 +307,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
         If next() failed because other code has closed the iterator meanwhile, this raises StopIteration.
         """
-        if self._delivery.closed and closing.is_due_to_it(error):
+        if self._delivery.closed and isinstance(error, RingClosed):
             raise StopIteration from error
         assert self._worker_set is not None
         self._worker_set.raise_explained(error)
@@ -348,10 +320,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if is_finalizing() or self._ended or _torch.is_exiting() or self._owner != os.getpid():
             return
         if self._ends_elsewhere():
-            heir = object.__new__(type(self))  # because signals.py may clear the attributes of what is in __del__()
-            heir.__dict__.update(vars(self))
-            threading.Thread(target=heir._shutdown_workers, name="shmloader_end").start()
-            self._shutdown = self._ended = True
+            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
         with held():
             self._shutdown = True
@@ -409,13 +378,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        try:  # first, because a signal may come after any call
-            if not is_finalizing() and not self._ended:  # otherwise global names may be None
-                with held_in_del(self):
-                    self._shutdown_workers()
-        finally:  # a signal may have come before signals were held back
-            if not is_finalizing():
-                self._shutdown_workers()
+        if not is_finalizing():  # otherwise global names may be None
+            self._shutdown_workers()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""
@@ -434,3 +398,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _accelerator_of(loader: Any, options: Options) -> Accelerator | None:
+    """The accelerator for which the slots are page-locked; None: none.  Without one, its modules are not imported."""
+    if options.device is None and not loader.pin_memory:
+        return None
+    from shmloader.device.accelerator import accelerator_of
+
+    return accelerator_of(loader, options)

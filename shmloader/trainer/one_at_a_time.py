@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from shmloader.system.own_lock import OwnLock
-from shmloader.trainer.fetcher import InPlace
+from shmloader.trainer.fetcher import OurFetcher
 
 __all__ = ["OneByOne", "OneInProcess"]
 
@@ -17,7 +17,7 @@ PATIENCE = 30.0  # seconds
 _seeding = OwnLock()  # held by the thread that makes a batch whose samples it seeds
 
 
-class OneByOne(InPlace):
+class OneByOne(OurFetcher):
     """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
 
     It is for a fetcher that seeds this process's generators or replaces bad samples.
@@ -33,7 +33,7 @@ class OneByOne(InPlace):
             return self._fetcher.fetch(index)
 
 
-class OneInProcess(InPlace):
+class OneInProcess(OurFetcher):
     """Makes batches as the fetcher does, but one at a time of all loaders of this process that seed their samples.
 
     The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of

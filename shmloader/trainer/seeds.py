@@ -63,7 +63,7 @@ def seed_of_workers(place: Place, base_seed: int) -> int:
     seed, the place and the rank.
     """
     start = place.loaded
-    if start is None or start.base_seed is None or not (start.served or start.batches or start.beyond):
+    if start is None or start.base_seed is None or not (start.served or start.batches):
         return base_seed
     rank, _ = ranks_of(place.loader)
     return mix(mix(mix(base_seed, start.served), start.samples), rank) & _MOST_SEED

@@ -1,15 +1,15 @@
 """What the step from one batch to the next (Steps) calls in Python: these methods, and no more.
 
-They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches.  A reader
+Two sides may be two processes one day.  The conductor draws indices and opens batches.  A reader
 takes batches and hands them out.  For each batch the step calls read() and open().  It calls the others only if there
 is something else to do.  A signal's handler may interrupt any of them between two lines, and then the step calls it
-again: NOTE [ One step ].
+again: NOTE [ One step ].  The third side is the iterator, whose `__next__()` is that step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch
@@ -42,3 +42,19 @@ class ReaderSide(Protocol):
 
     def stream_ended(self, worker: int) -> None:
         """A worker has nothing more to give in this epoch.  It may be called more than once."""
+
+
+class IteratorSide(Protocol):
+    """Has the batch, and what Python adds to it before the user gets it: RingIterator in iterator.py."""
+
+    def explain(self, error: RuntimeError) -> NoReturn:
+        """Raise an error of the step, or what it means: that a worker has died, or that the iterator was closed."""
+
+    def raise_in_place(self, wrapper: Any) -> NoReturn:
+        """Raise the exception that came in a batch's place."""
+
+    def warn_of_length(self) -> None:
+        """Warn if a stream gives more than its len()."""
+
+    def at_end(self) -> None:
+        """The epoch has no more batches, or the ring was closed: StopIteration follows."""

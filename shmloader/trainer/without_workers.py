@@ -3,11 +3,11 @@ It adds the options that work with num_workers=0: seeds for each sample, replace
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
 stays pending, and the next call makes that batch.  Between the count and the return of next() there are lines of
-torch's, and a Ctrl-C there loses the batch, as it does in torch.  An Exception of a signal's handler counts as the
-dataset's own (not NOTE [ Handlers ]), because datasets limit the time of a sample by a timer, and expect the next batch
-after that.
+torch's, and a Ctrl-C there loses the batch, as it does in torch.
 
 Threads may share the iterator.  They draw one after the other, and each makes the batch of the index that it has drawn.
+While a batch is made, the dataset or the collate function may ask for the next one: some replace a batch in which no
+sample is left.  So an index of which a batch is being made is not given again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally, tally_of
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
-from shmloader.trainer.fetcher import InPlace
+from shmloader.trainer.fetcher import OurFetcher
 from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
@@ -68,7 +68,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     if base_seed is not None:
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
-    epoch = next_epoch_of(place, iterator._base_seed, served, False, int(streams))
+    epoch = next_epoch_of(place, iterator._base_seed, served, int(streams))
     epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
     iterator.epoch = epoch
     if streams:
@@ -77,8 +77,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         place.begin(epoch)
         return returned
     epoch.follows = follow(epoch, loader.dataset)
-    if base_seed is not None and start is None and first.before is not None:
-        first.draw_again()
+    if base_seed is not None and start is None:  # the state was loaded after torch had made the sampler's iterator
+        first.make_again(place.loaded)
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, first.before)
     fetcher = iterator._dataset_fetcher
     if (tally := tally_of(loader, options)) is not None:
@@ -139,10 +139,16 @@ class _First:
         if made and not isinstance(self.returned, _torch._SingleProcessDataLoaderIter):
             self.iterator = made[-1]
 
-    def draw_again(self) -> None:
-        """Make the sampler's iterator once more, because the generators were restored after it had drawn."""
+    def make_again(self, loaded: State | None) -> None:
+        """Make the sampler's iterator once more, if it depends on what was restored since.
+
+        It has drawn from generators, or a state was loaded into the sampler, which may read that in its `__iter__`.
+        """
         sampler = sampler_of(self._loader)
-        self.before = Generators(sampler, self._loader.generator)
+        if self.before is not None:
+            self.before = Generators(sampler, self._loader.generator)
+        elif loaded is None or loaded.sampler_state is None:
+            return
         self.iterator._sampler_iter = iter(sampler)
 
 
@@ -230,7 +236,7 @@ def _samples_of(index: Any, batched: bool) -> int:
     return operator.length_hint(index, 1) if batched and type(index) is not int else 1
 
 
-class _Counting(InPlace):
+class _Counting(OurFetcher):
     """Makes batches as the fetcher does, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
@@ -241,16 +247,21 @@ class _Counting(InPlace):
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
         samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
+        mine = None
         try:
+            mine = self._epoch.make()
             batch = self._fetcher.fetch(index)
+            self._epoch.hand_out(mine, samples)
         except Exception:
-            self._epoch.hand_out(samples)
+            self._epoch.hand_out(mine, samples)
             raise
-        self._epoch.hand_out(samples)
+        except BaseException:
+            self._epoch.leave(mine)
+            raise
         return batch
 
 
-class _Prefetching(InPlace):
+class _Prefetching(OurFetcher):
     """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
 
     def __init__(self, loader: Any, fetcher: Any, prefetch: Callable[[list[Any]], Any]) -> None:
@@ -264,7 +275,7 @@ class _Prefetching(InPlace):
         return self._fetcher.fetch(index)
 
 
-class _Streaming(InPlace):
+class _Streaming(OurFetcher):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
@@ -344,7 +355,7 @@ def _state_before(dataset: Any) -> list[bytes | None]:
     return [None]
 
 
-class _Skipping(InPlace):
+class _Skipping(OurFetcher):
     """Makes batches as torch's fetcher does, with other samples in place of those that raise."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
@@ -366,7 +377,7 @@ class _Skipping(InPlace):
                 self._tally.note([report], asked, self._delivered.batches)
 
 
-class _Seeding(InPlace):
+class _Seeding(OurFetcher):
     """Makes batches as torch's fetcher does, and seeds each sample.
 
     After each batch, the trainer's own generators are in the states in which they were before it.

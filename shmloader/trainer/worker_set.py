@@ -20,13 +20,13 @@ from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pid
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
-from shmloader.system.call_stacks import Paper
+from shmloader.system.call_stacks import StackMemory
 from shmloader.system.green_threads import refuse_green_threads
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
-from shmloader.system.spawn_arguments import Parcel
+from shmloader.system.spawn_arguments import SpawnArguments
 from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.open_files import warn_of_open_files
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
@@ -78,8 +78,8 @@ class WorkerSet:
         self._reissue = reissue
         self._timeout = timeout
         self.outlives = outlives
-        self._paper: Paper | None = None
-        self._arguments = Parcel({})
+        self._stacks: StackMemory | None = None
+        self._arguments = SpawnArguments({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
         self._hung: dict[int, str] = {}  # workers killed because they held a batch too long, with the text of the error
         self._dismissed: set[int] = set()
@@ -107,10 +107,10 @@ class WorkerSet:
         warn_of_open_files(self._context, [arguments["dataset"]], arguments["init_fn"] is not None)
         if getattr(self._context, "get_start_method", str)() == "forkserver":
             preload_in_fork_server("shmloader.worker.preloaded")
-        self._spin, self._arguments, self._count = spin, Parcel(arguments), count
+        self._spin, self._arguments, self._count = spin, SpawnArguments(arguments), count
         with held():
             try:
-                self._paper = Paper()  # with and without a limit: `shmloader top --stack` asks workers, too
+                self._stacks = StackMemory()  # with and without a limit: `shmloader top --stack` asks workers, too
             except OSError as error:
                 raise not_started(error, 0, count) from None
         for index in range(count):
@@ -148,7 +148,7 @@ class WorkerSet:
 
     def _process(self, index: int, first: int) -> BaseProcess:
         """A worker that is not started yet."""
-        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, self._arguments
+        arguments = self._segment, self._spin, index, self._lives, first, self._stacks, self.outlives, self._arguments
         self._lives += 1
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         return worker
@@ -182,12 +182,12 @@ class WorkerSet:
             RuntimeError: A worker died and may not be replaced, or it was the third to die over one batch; or the
                 interpreter is going down, so that all workers have been ended and no thread can be started.
         """
-        self._ring.clear_alarm()  # first, so that a death from here on raises it again
         # Not is_alive(): under forkserver the server reports a death to it, later than the kernel does to that thread.
         # A worker that was dismissed may leave, but not while something is open for it.
-        ended = self._ended.copy()  # because the watching thread adds to it
-        dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
         try:
+            self._ring.clear_alarm()  # first, so that a death from here on raises it again
+            ended = self._ended.copy()  # because the watching thread adds to it
+            dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
             raise_at_exit()
             if self._respawn:
                 self._replace(dead)
@@ -203,7 +203,7 @@ class WorkerSet:
         except RuntimeError as error:
             self.raise_explained(error)
         if dead:
-            raise RuntimeError(self._obituary(dead, "\n".join(self._end_by_server(index) for index in dead)))
+            raise RuntimeError(self._text_of_death(dead, "\n".join(self._end_by_server(index) for index in dead)))
 
     def _end_by_server(self, index: int) -> str:
         """How a worker ended.  torch reports only children of this process, and not those of the fork server."""
@@ -222,9 +222,9 @@ class WorkerSet:
         lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
         if not lost:
             raise error
-        raise RuntimeError(self._obituary(lost, str(error).strip())) from error
+        raise RuntimeError(self._text_of_death(lost, str(error).strip())) from error
 
-    def _obituary(self, dead: list[int], cause: str) -> str:
+    def _text_of_death(self, dead: list[int], cause: str) -> str:
         pids = ", ".join(str(self.workers[index].pid) for index in dead)
         lines = [f"DataLoader worker (pid(s) {pids}) exited unexpectedly", cause, self._loss(dead)]
         return "\n".join(filter(None, lines))
@@ -338,9 +338,9 @@ class WorkerSet:
         else:
             what = f"{who} has not begun {self._batch(sequence)}."
         with self._changing:  # another thread may be ending all this
-            if self._stopped or self._paper is None:
+            if self._stopped or self._stacks is None:
                 return what
-            return f"{what} It is here:\n{self._paper.stack_of(pid)}"
+            return f"{what} It is here:\n{self._stacks.stack_of(pid)}"
 
     # -------------------------------------------------------------------------------------------------- stopping
 
@@ -401,8 +401,8 @@ class WorkerSet:
             self._ring.stop()
 
     def _close_paper(self) -> None:
-        if self._paper is not None:
-            self._paper.close()
+        if self._stacks is not None:
+            self._stacks.close()
 
     def _let_leave(self) -> None:
         self._wait(PATIENCE)

@@ -13,7 +13,6 @@ from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of
-from shmloader.trainer.far_worker_set import FarWorkerSet
 from shmloader.trainer.worker_set import WorkerSet
 
 
@@ -31,6 +30,8 @@ def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, 
     context, outlives = _context_of(loader, options), options.workers_outlive_signals
     if options.far_workers is None:
         return WorkerSet(context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=outlives)
+    from shmloader.trainer.far_worker_set import FarWorkerSet  # here, because it imports all that far workers need
+
     account = account_of(loader)
     far = FarWorkerSet(
         context,

@@ -2,7 +2,7 @@
 It begins epochs (worker_init_fn, set_epoch), catches exceptions, and gives up the slot of a batch that user code keeps.
 
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
-threads, and the same exceptions caught.  How an exception gets to the trainer: exceptions.py.
+threads, and the same exceptions caught.  How an exception gets to the trainer: send_exception.py.
 
 A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore` and `pass_over`
 in fetch.py resume a stream.  NOTE [ Cells ] in resume/iterables.py says which batch's state a loader's state has.
@@ -25,21 +25,21 @@ from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.batch.containers import collate_containers_by
 from shmloader.batch.exceptions import caught
 from shmloader.core.batch_writer import Writer
-from shmloader.core.process import outlive_signals
+from shmloader.core.process import keep_freed_memory, outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
-from shmloader.system.call_stacks import Paper
+from shmloader.system.call_stacks import StackMemory
 from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.exceptions import error_as_state, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored, state_at_first, state_when_fresh
 from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.numbered_copy import NumberedCopy
 from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.send_exception import error_as_state, write_instead
 from shmloader.worker.state_costs import StateCosts
 from shmloader.worker.their_fetcher import TheirStream, theirs
 
@@ -52,7 +52,7 @@ def work(
     worker_id: int,
     life: int,
     first: int,
-    paper: Paper | None,
+    stacks: StackMemory | None,
     outlives: bool,
     arguments: dict[str, Any],
 ) -> None:
@@ -63,7 +63,7 @@ def work(
         spin: whether it may pause on its core before it sleeps.
         life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that replaces a dead one.
-        paper: memory for its stack when the trainer asks; None: the trainer does not ask.
+        stacks: memory for its stack when the trainer asks; None: the trainer does not ask.
         outlives: whether it survives signals to its group: NOTE [ Group signals ].
         arguments: the other arguments of Worker.
     """
@@ -71,11 +71,12 @@ def work(
     _torch.set_worker_signal_handlers()
     if outlives:
         outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
+    keep_freed_memory()
     # The objects that exist now, above all the dataset, live as long as the worker.  A full collection of them would
     # take some 100 ms for a million objects, and would copy each of their pages if they were forked.
     gc.freeze()
-    if paper is not None:
-        paper.tell()
+    if stacks is not None:
+        stacks.tell()
     ring = WorkerSide(segment, spin, worker_id, life, first)
     # A process keeps its arguments until it ends.  At a spawned worker's end, multiprocessing ends things that the
     # dataset may use (torch >= 2.14).  So the dataset is taken out of the arguments, and is freed with the loop.

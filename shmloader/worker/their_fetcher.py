@@ -101,7 +101,9 @@ class TheirStream:
     def state(self) -> bytes:
         """See state_of_stream()."""
         samples = attribute(self._fetcher, "dataset_iter")
-        return state_of_stream(self._dataset, samples, self.ended, 0, ())
+        # torch's fetcher notes the end with the last batch if that is not full, and a state that restarts has it then
+        has_ended = self.ended or attribute(self._fetcher, "ended") is True
+        return state_of_stream(self._dataset, samples, has_ended, 0, ())
 
     def __call__(self, task: Any) -> Any:
         if self.ended:

@@ -195,3 +195,15 @@ CORPUS |= {
     "a stream that is a module": _of(Data("stream module", 13), _resumed(3), num_workers=2),
     "a dataset that is not set up": _of(Data("rows unready"), (BEGIN, REST, BEGIN, REST), num_workers=1),
 }
+CORPUS |= {
+    f"tensors share memory: {form}, {collate}": replace(
+        _of(Data(form=form), (BEGIN, REST), num_workers=2), collate=collate
+    )
+    for form, collate in (
+        ("views", "as_list"),
+        ("tensor", "with_views"),
+        ("pair", "with_views"),
+        ("nested", "annotated_views"),
+    )
+}
+CORPUS["labels are kept"] = _of(Data(form="labelled", length=24), (BEGIN, REST), num_workers=2)

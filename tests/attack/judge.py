@@ -47,8 +47,8 @@ def compared(
     prepare = plant or (functools.partial(own_shm, program.shm) if program.shm else None)
     outcome = started(ours, program.keep, deadline, prepare)  # both at a time, because each waits for its workers
     expected = run(theirs, 0, deadline)
-    if expected.status is None and program.data.habit == "forks":
-        expected = run(theirs, 0, deadline)  # torch's worker may hang there: its child holds a lock
+    if expected.status is None:  # torch's loader hangs now and then: in _shutdown_workers(), or where a worker forks
+        expected = run(theirs, 0, deadline)
     mine = outcome()
     if found := _alone(program, mine):
         return found

@@ -197,7 +197,7 @@ class Log:
         if state is None:
             return None
         expected = (self.epoch, self.handed) if self.under_way else (self.epoch + 1, 0)
-        text = (state["epoch"], state["batches"] + len(state["beyond"]))
+        text = (state["epoch"], state["batches"])
         if text != expected and not self._refused:
             self.add("wrong state", text, expected)
         try:

@@ -215,6 +215,8 @@ def _samples(program: Program) -> str | None:
         return "in which batch the sample that raised comes, where the stream is read once more"
     if program.shm and (program.is_stream and data.kind in OF_STREAMS):
         return "a stream whose place finds no room is read once more"
+    if program.shm and leaves_ring(program):
+        return "torch's iterator cannot put its batches there"
     if program.shm and get("on_bad_sample"):
         return "a sample that is bad and too large"
     if program.resumes("ranks") and (data.noise or get("on_bad_sample")):
@@ -231,6 +233,8 @@ def _samples(program: Program) -> str | None:
         return "replacements follow the base seed, and workers that persist keep theirs"
     if data.habit == "timer" and program.does("take in thread") and (not program.workers or program.resumes("workers")):
         return "a timer cannot be set in a thread of the trainer"
+    if program.order.kind == "raising" and not program.workers and program.does("save"):
+        return "the error takes no batch's place, so a run that goes on behind it meets it again"
     if program.order.kind == "raising" and raises_elsewhere(program) and program.does("save"):
         return "behind which of the batches the state is"
     if program.order.kind == "raising" and (
@@ -252,6 +256,7 @@ def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
     open_, midway, saved, fresh, nested, another = False, False, False, False, False, False
     lost_midway = moved = was_begun = False
+    ranks = 1
     shortened = took = 0
     keeps = program.order.kind in STATEFUL or program.data.kind in COUNT
     persistent = bool(program.get("persistent_workers"))
@@ -282,6 +287,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "save":
             if nested:
                 return "the state is of one of two epochs"
+            if midway and unordered and workers > 1:
+                return "state_dict() raises there"
             if midway and unordered and took * (program.batch_size or 1) >= program.data.length:
                 return "batches of two epochs would be sorted as those of one"
             saved, lost_midway, moved = True, midway, False
@@ -291,9 +298,10 @@ def _actions(program: Program) -> str | None:
             if moved:
                 return "the state is of other ranks"
             moved, another = action.what == "ranks", action.what in OTHERS
+            ranks = max(ranks, action.count) if moved else ranks
             if another and (program.order.kind not in DISTRIBUTED or not lost_midway or not took):
                 return "the order is what the user wants"
-            if another and took * (program.batch_size or 1) > program.data.length // program.order.ranks:
+            if another and took * (program.batch_size or 1) > program.data.length // max(program.order.ranks, ranks):
                 return "the epoch may be over, and the next one is in the other order"
             if another and program.order.kind == "straight distributed" and action.what != "seed":
                 return "its order is another one without shuffle, and the same"
@@ -337,8 +345,12 @@ def _actions(program: Program) -> str | None:
             shortened += action.what == "length"  # by one sample each time
             if shortened > program.data.length:
                 return "a dataset of fewer samples than none raises in len(), which torch asks for later than we"
+            if shortened == program.data.length and program.order.kind == "shuffle":
+                return "RandomSampler divides by the length, and workers meet its error earlier than the twin"
             if action.what == "length" and (program.is_stream and program.data.kind in OF_STREAMS):
                 return "the worker's copy of a stream keeps its length"
+            if action.what == "length" and persistent and "epoch" in program.data.kind:
+                return "workers' copies keep their length, and what an epoch's number gives follows from that"
             if action.what in ("batch_size", "length") and program.does("resume"):
                 return "another dataset than that of the state"
         elif verb == "nest":

@@ -173,6 +173,9 @@ def test_a_dataset_is_not_shortened_below_nothing() -> None:
     for length, why in ((0, "fewer samples than none"), (1, None)):
         found = rules.why_not(replace(EPOCH, data=Data(length=length), actions=(shorten, *EPOCH.actions)))
         assert found is None if why is None else why in (found or ""), length
+    for length, why in ((1, "divides by the length"), (2, None)):
+        program = replace(EPOCH, data=Data(length=length), order=Order("shuffle"), actions=(shorten, *EPOCH.actions))
+        assert (why or "") in (rules.why_not(program) or "") and (rules.why_not(program) is None) == (why is None)
     twice = replace(EPOCH, data=Data(length=1), actions=(shorten, *EPOCH.actions, shorten, *EPOCH.actions))
     assert "fewer samples than none" in (rules.why_not(twice) or "")
 

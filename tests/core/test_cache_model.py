@@ -23,7 +23,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "two killed, three processes": {"wants": ((0,), (0,), (0,)), "kills": 2},
     "taken for dead": {"wants": ((0, 1), (1, 0)), "errors": 2},
     "taken for dead, another one killed": {"wants": ((0, 1), (1, 0)), "errors": 1, "kills": 1},
-    "the disk is full": {"wants": ((0, 1), (1, 0)), "failures": 2, "errors": 1},
+    "there is no memory": {"wants": ((0, 1), (1, 0)), "failures": 2, "errors": 1},
 }
 
 LONG = ("taken for dead, another one killed", "two killed, three processes")

@@ -15,7 +15,7 @@ from shmloader.core.lease import Lease
 from shmloader.core.ring import Sequences, Slots
 from shmloader.core.trainer import TrainerSide
 
-ERROR = "RuntimeError: this iterator has been shut down. Iterate over the DataLoader again."
+ERROR = "RingClosed: this iterator has been shut down. Iterate over the DataLoader again."
 
 # What each method is called with; one that is missing here fails the test.  These raise:
 RAISE: dict[str, tuple[Any, ...]] = {

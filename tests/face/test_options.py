@@ -8,14 +8,13 @@ import dataclasses
 import inspect
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.data
-from torch.utils.data import IterableDataset
 
 import shmloader
 from shmloader import off_the_ring
@@ -89,8 +88,15 @@ def test_the_signature_has_them_with_their_defaults_and_types() -> None:
     assert {name: one.annotation for name, one in ours.items() if name not in theirs} == types
 
 
+class WithAnotherInit(shmloader.DataLoader[Any]):
+    def __init__(self, dataset: Any) -> None:
+        torch.utils.data.DataLoader.__init__(self, dataset, num_workers=1)
+
+
 def test_a_class_with_another_init_has_the_defaults() -> None:
-    assert {name: vars(shmloader.DataLoader)[name] for name in DEFAULTS} == DEFAULTS
+    with WithAnotherInit(range(3)) as made:
+        assert Options.of(made) == Options()
+        assert made.rides_ring and torch.cat(list(made)).tolist() == [0, 1, 2]
 
 
 def test_the_docstring_and_the_reference_have_them() -> None:
@@ -135,33 +141,33 @@ def test_a_wrong_value_is_refused_where_it_is_given(name: str) -> None:
         shmloader.DataLoader(range(8), **{name: wrong})
     with pytest.raises(ValueError, match=text):
         shmloader.patch_torch(**{name: wrong})
+
+
+@each
+def test_it_cannot_be_set_later(name: str) -> None:
+    value = VALUES[name][0]
     made = shmloader.DataLoader(range(8), num_workers=1)
-    setattr(made, name, wrong)
+    text = rf"^{name} cannot be set on a loader that is made already, but got {name}={re.escape(repr(value))}\. Make"
     with pytest.raises(ValueError, match=text):
-        iter(made)
-
-
-def test_what_is_set_later_holds_for_the_next_iterator() -> None:
-    with shmloader.DataLoader(range(8), batch_size=4, num_workers=1) as made:
-        made.device, made.on_device = "cpu", lambda batch: batch + 100
-        assert [batch.tolist() for batch in made] == [[100, 101, 102, 103], [104, 105, 106, 107]]
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(8))
-
-
-def test_what_is_set_later_must_suit_the_loader() -> None:
-    made = shmloader.DataLoader(Stream(), num_workers=1)
-    made.schedule = "steal"
-    with pytest.raises(ValueError, match="schedule='steal' needs a map-style dataset, but got Stream"):
-        iter(made)
-
-
-def test_options_cannot_be_changed() -> None:
+        setattr(made, name, value)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Options().chunk_size = 4  # type: ignore[misc]
+        setattr(made.options, name, value)
+    assert Options.of(made) == Options()
+
+
+def test_a_copy_may_be_made_by_setting_attributes() -> None:
+    made = shmloader.DataLoader(range(8), spare_slots=7, schedule="steal")
+    other = object.__new__(shmloader.DataLoader)
+    for name, value in vars(made).items():
+        setattr(other, name, value)
+    assert Options.of(other) == Options.of(made) and list(other) == list(made)
+
+
+def test_what_an_option_needs_may_be_lost_later() -> None:
+    made = shmloader.DataLoader(range(8), batch_size=4, num_workers=1, chunk_size=2)
+    made.collate_fn = list
+    with pytest.raises(ValueError, match="chunk_size needs default_collate or a collate_fn that is marked"):
+        iter(made)
 
 
 # ------------------------------------------------------------------------------------------- it goes with the loader
@@ -177,7 +183,7 @@ def test_copies_have_it(name: str) -> None:
 @each
 def test_whoever_rebuilds_a_loader_from_its_attributes_finds_it(name: str) -> None:
     made = loader(name)
-    assert vars(made)[name] == VALUES[name][0]
+    assert vars(made)[name] == getattr(made.options, name) == VALUES[name][0]
     assert name in VARIED or options_of(made)[name] == VALUES[name][0]
 
 
@@ -188,4 +194,84 @@ def test_patch_torch_gives_it(name: str) -> None:
     ours = {**{key: needed for key, needed in needs.items() if key in DEFAULTS}, name: value}
     with shmloader.patch_torch(**ours):
         given = torch.utils.data.DataLoader(range(8), num_workers=1, **torchs)  # type: ignore[arg-type]
-        assert getattr(given, name) == value
+        assert getattr(Options.of(given), name) == getattr(given, name) == value
+
+
+# --------------------------------------------------------------------------------- a subclass's attributes are its own
+
+
+OWN = object()  # which no option may be
+
+
+class SetsBefore(shmloader.DataLoader[Any]):
+    """Has attributes of its own before it calls __init__(), as torch's loader allows."""
+
+    def __init__(self, *args: Any, own: Iterable[str], **kwargs: Any) -> None:
+        for name in own:
+            setattr(self, name, OWN)
+        super().__init__(*args, **kwargs)
+
+
+class SetsAfter(shmloader.DataLoader[Any]):
+    def __init__(self, *args: Any, own: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in own:
+            setattr(self, name, OWN)
+
+
+def has_them(own: Iterable[str]) -> Any:
+    """A class that has them without an instance."""
+    return type("Has", (shmloader.DataLoader,), dict.fromkeys(own, OWN))
+
+
+def reads_them(own: Iterable[str]) -> Any:
+    """A class that has them as properties, which nobody may set."""
+    return type("Reads", (shmloader.DataLoader,), {name: property(lambda self: OWN) for name in own})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("own", [*([name] for name in NAMES), [*NAMES, "options"]], ids=lambda own: own[-1])
+def test_its_attributes_are_no_options(own: list[str], workers: int) -> None:
+    asked: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": workers}
+    torch.manual_seed(7)
+    batches = [batch.tolist() for batch in torch.utils.data.DataLoader(range(30), **asked)]  # type: ignore[arg-type]
+    for kind in (SetsBefore, SetsAfter, has_them(own), reads_them(own)):
+        named = {"own": own} if kind in (SetsBefore, SetsAfter) else {}
+        torch.manual_seed(7)
+        with kind(range(30), **asked, **named) as made:
+            assert [batch.tolist() for batch in made] == batches
+            assert all(getattr(made, name) is OWN for name in own)
+            assert Options.of(made) == Options()
+            assert made.rides_ring == bool(workers)
+            made.close()
+
+
+@pytest.mark.parametrize("kind", [SetsBefore, SetsAfter])
+def test_what_is_given_is_an_option_beside_them(kind: Any) -> None:
+    with kind(range(30), batch_size=4, num_workers=1, chunk_size=2, device="cpu", own=["chunk_size"]) as made:
+        assert (Options.of(made).chunk_size, made.chunk_size, made.device) == (2, OWN, "cpu")
+        assert len(list(made)) == 8
+
+
+def test_init_once_more_gives_the_options_of_that_call() -> None:
+    """Frameworks that rebuild a loader may call it on one that is there."""
+    made = shmloader.DataLoader(range(4), spare_slots=7)
+    vars(made)["_DataLoader__initialized"] = False  # otherwise torch lets nobody set `dataset` again
+    made.__init__(range(4), spare_slots=3)  # type: ignore[misc]
+    assert made.spare_slots == made.options.spare_slots == Options.of(made).spare_slots == 3
+
+
+def test_torchs_init_may_be_replaced_by_one_that_gives_some_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.utils.data.DataLoader.__init__
+
+    def without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
+        before(self, *args, **{**kwargs, "num_workers": 0})
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__init__", without_workers)
+    for kind in (torch.utils.data.DataLoader, shmloader.DataLoader):
+        made: Any = kind(range(8), 4, False, num_workers=2)
+        assert (made.num_workers, made.batch_size, [batch.tolist() for batch in made]) == (
+            0,
+            4,
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+        )

@@ -299,6 +299,15 @@ def test_what_they_override_holds(quietly: None) -> None:
     assert next(iter(loader))[1] == ["x"]
 
 
+@pytest.mark.parametrize(("kind", "own"), [(HasADevice, "mine"), (HasASchedule, 3)])
+def test_what_it_has_under_an_options_name_is_its_own(kind: Any, own: Any, quietly: None) -> None:
+    name = {HasADevice: "device", HasASchedule: "schedule"}[kind]
+    with shmloader.patch_torch(classes=[kind], spare_slots=5), build(kind) as loader:
+        assert getattr(loader, name) == own and loader.rides_ring
+        assert (loader.options.device, loader.options.schedule, loader.spare_slots) == (None, "round_robin", 5)
+        assert len(list(loader)) == 11
+
+
 def test_a_class_that_does_not_pass_on_options_has_the_defaults(quietly: None) -> None:
     with shmloader.patch_torch(classes=[OfTwo]):
         loader: Any = OfTwo(Augmented())
@@ -411,8 +420,6 @@ def test_from_many_threads(quietly: None) -> None:
             ValueError,
             r"KeepsToItself has an __iter__\(\) of its own, which calls neither super\(\)'s nor _get_iterator\(\)\.$",
         ),
-        (HasADevice, ValueError, "it has an attribute `device`, and shmloader has an option of that name"),
-        (HasASchedule, ValueError, "it has an attribute `schedule`"),
         (NotMade, ValueError, "cannot cover .*NotMade: no class can inherit from it and .*needed"),
         (
             shmloader.DataLoader,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_its_batch_is_collated_into_the_slot(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Packing, "fetch", fetch)
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Packing)
     loader = shmloader.DataLoader(Numbers(), batch_sampler=[[[0, 1], [2]]] * 2, num_workers=1)
-    first, (batch, where) = loader  # small leaves of the first one are collated elsewhere: Part in ring/fill.pxi
+    first, (batch, where) = loader  # small leaves of the first one are collated elsewhere: Part in ring/parts.pxi
     assert first[0].tolist() == batch.tolist() == [[0], [1], [2]] and where == memory_of(batch)
 
 
@@ -323,3 +324,39 @@ def test_a_stream_with_a_state_resumes_by_that(workers: int, monkeypatch: pytest
     resumed.load_state_dict(state)
     assert_same(list(resumed), whole[1:])
     assert_same(list(resumed), whole)
+
+
+class StartsOver(IterableDataset[int]):
+    """Behind its last sample, its state is that of the next epoch."""
+
+    position, epoch = 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.position < 5:
+            self.position += 1
+            yield 10 * self.epoch + self.position
+        self.position, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_starts_over_is_at_its_end_with_its_last_batch(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Negative(_utils.fetch._IterableDatasetFetcher):  # type: ignore[misc]
+        def fetch(self, index: Any) -> Any:
+            return -super().fetch(index)
+
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader = shmloader.DataLoader(StartsOver(), batch_size=2, num_workers=workers)
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(3)] == [[-1, -2], [-3, -4], [-5]]
+    resumed = shmloader.DataLoader(StartsOver(), batch_size=2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == []
+    assert len(list(resumed)) == 3

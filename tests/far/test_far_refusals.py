@@ -69,7 +69,10 @@ def test_what_far_workers_cannot_do_is_refused(options: dict[str, Any], text: st
 
 def test_they_cannot_be_set_later() -> None:
     loader = shmloader.DataLoader(range(8), num_workers=1)
-    loader.far_workers = Here(1)
+    with pytest.raises(ValueError, match="Make another loader"):
+        loader.far_workers = Here(1)
+    loader = shmloader.DataLoader(range(8), far_workers=Here(1))
+    loader.num_workers = 3
     with pytest.raises(ValueError, match="Give it when the loader is made"):
         iter(loader)
 

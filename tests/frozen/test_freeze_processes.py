@@ -156,7 +156,7 @@ def test_ranks_of_the_same_bytes_have_one_copy() -> None:
 
 def test_who_comes_first_may_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     store = torch.distributed.HashStore()
-    monkeypatch.setattr("shmloader.frozen.ranks._store", lambda: store)
+    monkeypatch.setattr("shmloader.frozen.one_copy._store", lambda: store)
     first = shmloader.freeze(Mapped())
     second = shmloader.freeze(Mapped())
     assert inode_of(second.samples.pages.memory) == inode_of(first.samples.pages.memory)

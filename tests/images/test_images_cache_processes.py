@@ -8,7 +8,6 @@ import pickle
 import random
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,11 +42,10 @@ own_memory, root = kept_pictures.own_memory, kept_pictures.root
 # ------------------------------------------------------------------------------------------ what else reads the dataset
 
 
-@pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) -> None:
+def test_workers_share_it(root: str, method: str) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True, "multiprocessing_context": method}
-    dataset = shmloader.freeze(folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache"))
+    dataset = shmloader.freeze(folder(root, cache="8 MB"))
 
     def epochs(data: Any) -> list[Any]:
         torch.manual_seed(3)
@@ -58,7 +56,7 @@ def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) ->
 
     for one, other in zip(epochs(dataset), epochs(folder(root)), strict=True):
         assert same(one, other)
-    figures = dataset._following.cache._store.table.figures(dataset._following.cache._line)
+    figures = dataset._following.cache._memory.table.figures(dataset._following.cache._line)
     assert (figures.kept, figures.found, figures.missed) == (PICTURES, PICTURES, 0)
     assert counted(lambda: samples(dataset)) == ALL_CACHED
     if method == "fork":
@@ -80,7 +78,7 @@ def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
             ) as loader:
                 found.append([batch[0].clone() for _ in range(2) for batch in loader])
         assert same(*found)
-    figures = dataset._following.cache._store.table.figures(dataset._following.cache._line)
+    figures = dataset._following.cache._memory.table.figures(dataset._following.cache._line)
     assert (figures.found, figures.kept) == (2 * PICTURES, 0)
 
 
@@ -106,15 +104,15 @@ def test_a_resumed_epoch_goes_on(root: str) -> None:
 def test_jobs_that_were_started_apart_share_it(root: str, own_memory: str) -> None:
     dataset = folder(root, cache="8 MB")
     samples(dataset)
-    inode = dataset._following.cache._store.place[2]
+    inode = dataset._following.cache._memory.place[2]
     script = f"""
         import torch
         from shmloader import images
-        from shmloader.images import cache_memory, cache_stores
-        cache_stores.NAME = {own_memory!r}
+        from shmloader.images import cache_memory
+        cache_memory.NAME = {own_memory!r}
         dataset = images.ImageFolder({root!r}, images.training(40), cache="8 MB")
         [dataset[k] for k in range(len(dataset))]
-        print(images.counts()["cached"], dataset._following.cache._store.place[2])
+        print(images.counts()["cached"], dataset._following.cache._memory.place[2])
         """
     ran = run_script(script)
     assert ran.out.split() == [str(PICTURES), str(inode)], ran
@@ -165,11 +163,12 @@ STEPS = ("claimed", "reserved", "half written", "written", "published")
 
 def die_at(step: str, cache: Cache) -> None:
     """Kill this process when it keeps a picture."""
-    store: Any = cache._store
+    memory: Any = cache._memory
 
     def die(*_: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    write = memory.write
     if step == "claimed":
 
         class Dying(Claim):
@@ -178,21 +177,18 @@ def die_at(step: str, cache: Cache) -> None:
 
         cache_module.Claim = Dying  # type: ignore[misc]
     elif step == "reserved":
-        store.write = die
+        memory.write = die
     elif step == "half written":
-        write = store.write
-        store.write = lambda key, at, planes: die(write(key, at, planes[: len(planes) // 2]))
+        memory.write = lambda key, at, planes: die(write(key, at, planes[: len(planes) // 2]))
     elif step == "written":
-        write = store.write
-        store.write = lambda key, at, planes: die(write(key, at, planes))
+        memory.write = lambda key, at, planes: die(write(key, at, planes))
     else:
-        store.note = die
+        memory.why_full = die
 
 
-@pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_death_at_each_step(root: str, tmp_path: Path, step: str, where: str) -> None:
-    dataset = folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache")
+def test_a_death_at_each_step(root: str, step: str) -> None:
+    dataset = folder(root, cache="8 MB")
     plain, cache = samples(folder(root)), dataset._following.cache
     child = os.fork()
     if child == 0:
@@ -202,7 +198,7 @@ def test_a_death_at_each_step(root: str, tmp_path: Path, step: str, where: str) 
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    figures = cache._store.table.figures(cache._line)
+    figures = cache._memory.table.figures(cache._line)
     assert figures.kept == (step == "published")
     found = counted(lambda: check(same(samples(dataset), plain)))
     assert found["cached"] == (step == "published")
@@ -216,36 +212,37 @@ def test_whose_claim_is_taken_over(root: str, claimant: str) -> None:
     status = os.stat(path)
     key = cache_module._key(path, (status.st_size, status.st_mtime_ns))
     pid, start = cache_module._this_process()
-    claim = Claim(cache._store.table, pid, start if claimant == "living" else start - 1)
+    claim = Claim(cache._memory.table, pid, start if claimant == "living" else start - 1)
     assert claim.take(key, lambda *_: False)
     plain = samples(folder(root))
     for _ in range(2):
         assert same(samples(dataset), plain)
-    assert (cache._store.table.find(key) >= 0) == (claimant != "living")  # nobody waits for the living one
-    at = cache._store.table.reserve(1000)
+    assert (cache._memory.table.find(key) >= 0) == (claimant != "living")  # nobody waits for the living one
+    at = cache._memory.table.reserve(1000)
     assert bool(claim.publish(at)) == (claimant == "living")  # whose claim is gone publishes nothing
 
 
 def test_an_exception_leaves_no_claim(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = folder(root, cache="8 MB")
-    store = dataset._following.cache._store
+    memory = dataset._following.cache._memory
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "write", interrupt)
+        patched.setattr(memory, "write", interrupt)
         with pytest.raises(KeyboardInterrupt):
             dataset[0]
     samples(dataset)
     assert counted(lambda: samples(dataset)) == ALL_CACHED
 
 
-def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]:
-    """Kill the workers of a first epoch at random times, and check the cache."""
-    dataset, draw, deaths = folder(root, cache=cache), random.Random(7), [0]
+@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.long)])
+def test_killed_at_random_in_the_first_epoch(root: str, kills: int) -> None:
+    """After each change of a file's time the picture is a new one, so processes keep pictures all the time."""
+    dataset, draw = folder(root, cache="32 MB"), random.Random(7)
     paths = [path for path, _ in dataset.samples]
-    while deaths[0] < kills:
+    for _ in range(kills // 2):
         children = []
         for _ in range(2):
             child = os.fork()
@@ -262,19 +259,9 @@ def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            deaths[0] += 1
-    return dataset, deaths
-
-
-@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.long)])
-@pytest.mark.parametrize("where", ["memory", "file"])
-def test_killed_at_random_in_the_first_epoch(root: str, tmp_path: Path, kills: int, where: str) -> None:
-    """After each change of a file's time the picture is a new one, so processes keep pictures all the time."""
-    value = "32 MB" if where == "memory" else (tmp_path / "train.cache", "32 MB")
-    dataset, _ = killed_at_random(root, value, kills)
     for changed in range(0, 50, 1 if kills > 100 else 10):
-        for path, _ in dataset.samples:
+        for path in paths:
             os.utime(path, ns=(changed, changed))
         assert same(samples(dataset), samples(folder(root)))  # nothing that is torn
-        if dataset._following.cache._store.table.takes(PICTURES * SIZE * 2):  # otherwise the rest need not fit
+        if dataset._following.cache._memory.table.takes(PICTURES * SIZE * 2):  # otherwise the rest need not fit
             assert counted(lambda: samples(dataset)) == ALL_CACHED  # and no claim is left

@@ -1,15 +1,15 @@
-"""Files of pictures are read before their samples are made: on a disk by the kernel, on a slow mount by threads."""
+"""Files of pictures are read before their samples are made: local ones by the kernel, others by threads."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
-import pickle
 import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from PIL import UnidentifiedImageError
 import shmloader
 from shmloader import images
 from shmloader.images import early_files
-from shmloader.worker.look_ahead import prefetch_of
+from shmloader.system import file_systems
+from shmloader.worker.look_ahead import Announced, prefetch_of
 from tests.images import torchvision_stand_ins as tv
 from tests.images.kept_pictures import own_memory  # noqa: F401
 from tests.images.test_images_folder import picture
@@ -64,10 +65,19 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def on_a_slow_mount(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every open() counts as slow, and this process as a worker."""
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
-    monkeypatch.setattr(early_files, "get_worker_info", lambda: True)
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No file system is local."""
+    monkeypatch.setattr(early_files, "is_local", lambda device: False)
+    yield
+    early_files._readers.cache_clear()
+
+
+@pytest.fixture
+def announced(far: None, monkeypatch: pytest.MonkeyPatch) -> list[Announced]:
+    """No file system is local, and this process is a worker.  Its batch is the last of this list, while it lives."""
+    batches = [Announced(1)]
+    monkeypatch.setattr(early_files, "announced_batch", lambda: weakref.ref(batches[-1]))
+    return batches
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +163,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# ------------------------------------------------------------------------------------------------------------- a disk
+# ------------------------------------------------------------------------------------------------- a local file system
 
 
 @pytest.mark.parametrize("kind", ["folder", "fused", "subset", "concat"])
@@ -173,8 +183,13 @@ def test_the_kernel_reads_them(root: Path, kind: str) -> None:
     drop(paths)
     prefetch = prefetch_of(dataset)
     assert prefetch is not None
-    prefetch(indices)
-    wait_for(lambda: all(in_memory(paths[at]) for at in wanted))
+
+    def read() -> bool:
+        """The kernel may leave out what it is asked to read ahead, and says nothing: it is asked until it has read."""
+        prefetch(indices)
+        return all(in_memory(paths[at]) for at in wanted)
+
+    wait_for(read)
     assert sum(map(in_memory, paths)) == len(wanted)
 
 
@@ -199,7 +214,9 @@ def test_a_loader_asks_for_them(root: Path) -> None:
         assert torch.cat(list(loader)).all() == (look_ahead is None)
 
 
-def test_files_in_memory_are_left_alone(root: Path, advised: list[str], blocks: list[int]) -> None:
+def test_files_in_memory_are_left_alone(
+    root: Path, advised: list[str], blocks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = images.ImageFolder(root)
     folder.__prefetch__([0, 1, 2])  # nothing is known yet
     folder.__prefetch__([3, 4, 5])  # no block was read since
@@ -208,7 +225,7 @@ def test_files_in_memory_are_left_alone(root: Path, advised: list[str], blocks: 
     blocks[0] += 8
     folder.__prefetch__([6, 7])
     assert advised == names(folder, 6, 7)
-    folder = pickle.loads(pickle.dumps(folder))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
     folder.__prefetch__([8, 9])  # another process
     assert advised == names(folder, 6, 7, 8, 9)
 
@@ -264,46 +281,64 @@ def test_a_fused_dataset_that_reads_early_itself_is_asked(root: Path, advised: l
     assert asked == [1, 2] and advised == []
 
 
-# ------------------------------------------------------------------------------------------------------- a slow mount
+# ------------------------------------------------------------------------------------------------ another file system
 
 
-def held(folder: Any) -> int:
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+31 22 0:7 / /data rw,relatime shared:1 - {} server:/nfs rw,vers=4.2
+32 22 0:8 / /nfs\\040-\\040nfs rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_far"),
+    [("nfs4", True), ("nfs", True), ("cifs", True), ("fuse.sshfs", True), ("fuse", True), ("lustre", True),
+     ("virtiofs", True), ("fuseblk", False), ("ext4", False), ("xfs", False), ("overlay", False)],
+)  # fmt: skip
+def test_which_file_systems_are_local(kind: str, is_far: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTS.format(kind))
+    monkeypatch.setattr(file_systems, "MOUNTS", str(tmp_path / "mountinfo"))
+    is_local = file_systems.is_local.__wrapped__
+    assert is_local(os.makedev(0, 7)) != is_far
+    assert all(map(is_local, (os.makedev(8, 1), os.makedev(0, 8), os.makedev(0, 9))))
+    (tmp_path / "mountinfo").unlink()
+    assert is_local(os.makedev(0, 7))
+
+
+def reads() -> list[Any]:
+    """What this process has announced to its threads and not taken."""
+    return list(early_files._readers(os.getpid())._reads.values())
+
+
+def held() -> int:
     """How many bytes are kept."""
-    return int(folder._early._readers.room._held)
+    done = [reading.future.result() for reading in reads() if reading.future is not None and reading.future.done()]
+    return sum(len(found.data) for found in done if found is not None)
 
 
-def all_begun(folder: Any) -> bool:
-    """Whether threads have begun to read all files that wait."""
-    return bool(folder._early._readers.threads._waiting.qsize() == 0)
+def all_read() -> bool:
+    return all(reading.future is not None and reading.future.done() for reading in reads())
 
 
-def settled(folder: Any) -> bool:
-    """Whether no bytes are kept."""
-    return held(folder) == 0
-
-
-def test_threads_read_them(root: Path, tmp_path: Path, on_a_slow_mount: None) -> None:
+def test_threads_read_them(root: Path, tmp_path: Path, announced: list[Announced], advised: list[str]) -> None:
     plain = images.ImageFolder(root, images.evaluation(16))
     folder = images.ImageFolder(root, images.evaluation(16), rows=tmp_path / "rows")
     order = [4, 2, 2, 5, 17, 0]  # with a PNG
     for _ in range(3):  # the first time makes the marks of rows
         folder.__prefetch__(order)
-        assert folder._early.by_threads
+        assert len(reads()) == 5 and advised == []
         assert all(torch.equal(folder[at][0], plain[at][0]) for at in order)
-        wait_for(lambda: settled(folder))
-    ends = folder._early._readers.threads._threads
+        assert not reads() and early_files._readers(os.getpid())._held == 0
+    ends = early_files._readers(os.getpid())._threads._threads
     assert 0 < len(ends) <= early_files.THREADS
-    folder._early._forget()
-    for thread in ends:
-        thread.join(20)
-    assert not [thread for thread in threading.enumerate() if thread.name == "shmloader storage"]
 
 
-def test_the_bytes_come_from_the_threads(root: Path, on_a_slow_mount: None) -> None:
+def test_the_bytes_come_from_the_threads(root: Path, announced: list[Announced]) -> None:
     folder = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(COUNT)]
     folder.__prefetch__(range(COUNT))
-    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == COUNT)
+    wait_for(all_read)
     for path, _ in folder.samples:
         os.unlink(path)
     assert all(torch.equal(folder[at][0], expected[at]) for at in range(COUNT))
@@ -324,18 +359,18 @@ class Location:
 
 
 @pytest.mark.parametrize("kind", [Path, Location])
-def test_paths_of_any_class_are_read_by_threads(root: Path, on_a_slow_mount: None, kind: Any) -> None:
+def test_paths_of_any_class_are_read_by_threads(root: Path, announced: list[Announced], kind: Any) -> None:
     folder: Any = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(4)]
     folder.samples = [(kind(path), target) for path, target in folder.samples]
     folder.__prefetch__(range(4))
-    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 4)
+    wait_for(all_read)
     for path, _ in folder.samples[:4]:
         os.unlink(path)
     assert all(torch.equal(folder[at][0], expected[at]) for at in range(4))
 
 
-def test_a_path_that_raises_is_left_to_its_sample(root: Path, on_a_slow_mount: None) -> None:
+def test_a_path_that_raises_is_left_to_its_sample(root: Path, announced: list[Announced]) -> None:
     folder: Any = images.ImageFolder(root, images.evaluation(16))
     folder.samples[1] = Location(""), 0
     folder.__prefetch__([0, 1, 2])
@@ -343,7 +378,7 @@ def test_a_path_that_raises_is_left_to_its_sample(root: Path, on_a_slow_mount: N
         folder[1]
 
 
-def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) -> None:
+def test_their_errors_are_those_of_reading(root: Path, announced: list[Announced]) -> None:
     folder = images.ImageFolder(root, images.evaluation(16))
     os.unlink(folder.samples[1][0])
     Path(folder.samples[2][0]).write_bytes(b"no picture")
@@ -357,58 +392,78 @@ def test_their_errors_are_those_of_reading(root: Path, on_a_slow_mount: None) ->
                 folder[at]
             errors.append((type(caught.value), str(caught.value)))
     assert errors[:3] == errors[3:]
-    wait_for(lambda: settled(folder))
 
 
-def test_bytes_are_bounded(root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_are_bounded(root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the sizes are known, files are read as far as there is room, and the others when there is some again."""
     folder = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(COUNT)]
-    size = max(os.path.getsize(path) for path, _ in folder.samples)
-    monkeypatch.setattr(early_files, "MOST", 3 * size)
-    most = 0
-    for _ in range(3):
-        folder.__prefetch__(range(COUNT))
-        for at in range(COUNT):
-            most = max(most, held(folder))
-            assert torch.equal(folder[at][0], expected[at])
-    assert 0 < most <= 3 * size
-    folder.__prefetch__(range(COUNT))  # these are never asked for
-    for _ in range(3):
-        folder.__prefetch__([0])
-        folder[0]
-    wait_for(lambda: held(folder) <= 3 * size)
-
-
-def test_the_threads_stop_once_files_are_quick(root: Path, on_a_slow_mount: None, advised: list[str]) -> None:
-    folder = images.ImageFolder(root, images.evaluation(16))
+    sizes = [os.path.getsize(path) for path, _ in folder.samples]
+    monkeypatch.setattr(early_files, "_ROOM", max(sizes))
+    monkeypatch.setattr(early_files, "MOST", 4 * max(sizes))
     folder.__prefetch__(range(COUNT))
-    [folder[at] for at in range(COUNT)]
-    wait_for(lambda: len(folder._early._seen.took) >= 8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(early_files, "SLOW", 100.0)
-        folder.__prefetch__([0])
-        assert not folder._early.by_threads
-        folder[0]
-        folder.__prefetch__([1])
-        assert not folder._early.by_threads
-    assert torch.equal(folder[1][0], images.ImageFolder(root, images.evaluation(16))[1][0])
+    for at in range(COUNT):
+        wait_for(lambda: held() > max(sizes) or len(reads()) < 4)
+        assert held() <= 4 * max(sizes)
+        assert torch.equal(folder[at][0], expected[at])
+    assert early_files._readers(os.getpid())._held == 0
 
 
-def test_the_trainer_does_not_open_files_twice(
-    root: Path, monkeypatch: pytest.MonkeyPatch, advised: list[str], blocks: list[int]
+def test_what_the_decoder_reads_first_is_left_out(
+    root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where opening is slow: it has no threads, and would wait for each open()."""
+    folder = images.ImageFolder(root, images.evaluation(16))
+    size = max(os.path.getsize(path) for path, _ in folder.samples)
+    monkeypatch.setattr(early_files, "_ROOM", size)
+    monkeypatch.setattr(early_files, "MOST", size)  # so there is room for one file
+    folder.__prefetch__([1, 0, 2])
+    with Opened(folder.samples[0][0]) as opened:
+        assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
+        folder[1]
+        wait_for(all_read)
+        assert [reading.path for reading in reads()] == [folder.samples[2][0]] and opened.count() == 0
+
+
+def test_large_files_get_more_room(root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_files, "_ROOM", 1)
     folder = images.ImageFolder(root)
-    folder.__prefetch__(range(0, 8))
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
-    for at in range(8, 24, 8):
-        blocks[0] += 1
-        folder.__prefetch__(range(at, at + 8))
-    assert advised == names(folder, *range(0, 8), *range(8, 12))
+    for is_known in (False, True):
+        folder.__prefetch__(range(COUNT))
+        wait_for(all_read)
+        assert (held() > 0) == is_known  # the threads have seen how large they are
+        announced[:] = [Announced(2)]
 
 
-def test_only_workers_have_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
+def test_bytes_of_earlier_batches_are_dropped(root: Path, announced: list[Announced]) -> None:
+    folder = images.ImageFolder(root)
+    folder.__prefetch__(range(4))
+    wait_for(lambda: all_read() and held() > 0)
+    announced[:] = [Announced(2)]
+    assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
+    folder.__prefetch__([5])
+    assert [reading.path for reading in reads()] == [folder.samples[5][0]]
+    assert early_files._readers(os.getpid())._held <= early_files._ROOM
+
+
+def test_threads_leave_out_what_is_in_the_cache(root: Path, announced: list[Announced]) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16), cache="64 MB")
+    folder[1]
+    folder.__prefetch__([0, 1])
+    wait_for(all_read)
+    assert [reading.future.result() is not None for reading in reads()] == [True, False]
+
+
+def test_the_trainer_opens_no_file_twice(root: Path, far: None, advised: list[str]) -> None:
+    """It has no threads, and would wait for each open()."""
+    folder = images.ImageFolder(root)
+    with Opened(folder.samples[0][0]) as first, Opened(folder.samples[1][0]) as second:
+        for _ in range(2):
+            folder.__prefetch__(range(8))
+        assert first.count() == 1 and second.count() == 0  # the first one shows where they lie
+    assert not reads() and advised == []
+
+
+def test_only_workers_have_threads(root: Path, far: None) -> None:
     folder = images.ImageFolder(root, images.evaluation(16), target_transform=lambda target: threading.active_count())
     before = threading.active_count()
     assert {int(count) for _, counts in shmloader.DataLoader(folder, batch_size=4) for count in counts} == {before}
@@ -419,8 +474,23 @@ def test_only_workers_have_threads(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {int(count) for _, counts in plain for count in counts} == {1}
 
 
-def test_loaders_give_the_same_from_a_slow_mount(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
+def test_a_fork_has_threads_of_its_own(root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_files, "THREADS", 1)
+    folder = images.ImageFolder(root)
+    folder.__prefetch__([0])
+    wait_for(all_read)
+    child = os.fork()
+    if child == 0:
+        try:
+            folder.__prefetch__([1])
+            wait_for(lambda: all_read() and held() > 0)
+            os._exit(len(reads()))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_loaders_give_the_same_by_threads(root: Path, far: None) -> None:
     folder = images.ImageFolder(root, images.training(16))
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True, "sample_seeds": True}
 
@@ -441,19 +511,17 @@ class FailsOnce(images.ImageFolder):
 
     def __getitem__(self, index: int) -> Any:
         if index == COUNT - 4 and not self.has_failed:
-            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
-            wait_for(lambda: len(begun) == 4 and all(reading._future.done() for _, _, reading in begun.values()))
+            wait_for(lambda: len(reads()) == 4 and all_read())
             self.has_failed = True
             raise ZeroDivisionError
         return super().__getitem__(index)
 
 
-def test_bytes_serve_only_the_batch_that_they_were_read_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_serve_only_the_batch_that_they_were_read_for(root: Path, far: None) -> None:
     """Three samples of a batch are not asked for, because its first one raises, and then their files are rewritten.
 
     A later batch needs them.
     """
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
     folder = FailsOnce(root, images.evaluation(16))
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
     with shmloader.DataLoader(folder, multiprocessing_context="fork", **options) as loader:
@@ -467,9 +535,10 @@ def test_bytes_serve_only_the_batch_that_they_were_read_for(root: Path, monkeypa
 
 
 def test_all_datasets_of_a_process_share_threads_and_room(
-    root: Path, on_a_slow_mount: None, monkeypatch: pytest.MonkeyPatch
+    root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(path.stat().st_size for path in root.glob("*/*"))
+    monkeypatch.setattr(early_files, "_ROOM", size)
     monkeypatch.setattr(early_files, "MOST", 6 * size)
     whole: Any = images.fuse(
         torch.utils.data.ConcatDataset([images.ImageFolder(root, images.evaluation(16)) for _ in "abc"])
@@ -478,42 +547,31 @@ def test_all_datasets_of_a_process_share_threads_and_room(
     assert prefetch is not None
     expected = [images.ImageFolder(root, images.evaluation(16))[at][0] for at in range(COUNT)] * 3
     prefetch(list(range(len(whole))))
-    first, *others = whole.datasets
-    readers: Any = first._early._readers
-    assert all(folder._early._readers is readers for folder in others)
-    assert (
-        len([thread for thread in threading.enumerate() if thread.name == "shmloader storage"]) <= early_files.THREADS
-    )
     for at in range(len(whole)):
-        assert readers.room._held <= 6 * size
+        assert held() <= 6 * size
         assert torch.equal(whole[at][0], expected[at])
-    wait_for(lambda: bool(readers.room._held == 0))
-    prefetch(list(range(len(whole))))
-    wait_for(lambda: bool(readers.room._held > 0 and not readers.threads._waiting.qsize()))
-    del whole, prefetch, first, others  # without taking them
-    wait_for(lambda: bool(readers.room._held == 0))
+    threads = [thread for thread in threading.enumerate() if thread.name == "shmloader storage"]
+    assert 0 < len(threads) <= early_files.THREADS
 
 
-def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, on_a_slow_mount: None) -> None:
+def test_a_file_that_changes_while_it_is_read_is_left_alone(root: Path, announced: list[Announced]) -> None:
     """Its size would not be that of its bytes, as for a file of /proc.  And bytes are a picture, and no path."""
     folder: Any = images.ImageFolder(root, images.evaluation(16))
     path, target = folder.samples[0]
     folder.samples = [("/proc/self/status", 0), (path, target), (bytearray(Path(path).read_bytes()), target)]
     expected = folder[1][0]
     folder.__prefetch__([0, 1, 2])
-    wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
+    wait_for(all_read)
     assert folder._early.source("/proc/self/status") == "/proc/self/status"
     assert torch.equal(folder[1][0], expected) and torch.equal(folder[2][0], expected)
-    wait_for(lambda: settled(folder))
 
 
-def test_threads_open_only_regular_files(root: Path, no_file: str, on_a_slow_mount: None) -> None:
+def test_threads_open_only_regular_files(root: Path, no_file: str, announced: list[Announced]) -> None:
     folder: Any = images.ImageFolder(root, images.evaluation(16))
-    folder._early.by_threads = True
     folder.samples = [(no_file, 0), folder.samples[0]]
     with Opened(no_file) as opened:
         folder.__prefetch__([0, 1])
-        wait_for(lambda: all_begun(folder) and len(folder._early._seen.took) == 1)
+        wait_for(all_read)
         assert folder._early.source(no_file) == no_file
         assert opened.count() == 0
     folder[1]
@@ -540,14 +598,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_handler_may_limit_how_long_a_sample_waits_for_its_file(
-    root: Path, on_a_slow_mount: None, slow: list[str]
+def test_a_sample_waits_for_no_other_file_and_a_handler_may_limit_how_long_it_waits(
+    root: Path, announced: list[Announced], slow: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(early_files, "THREADS", 1)
     folder = images.ImageFolder(root, images.evaluation(16))
-    folder._early.by_threads = True
     slow.append(folder.samples[0][0])
-    folder.__prefetch__([0])
-    wait_for(lambda: all_begun(folder))
+    folder.__prefetch__([1, 0, 2])
+    wait_for(lambda: bool(reads()[1].future.running()))
+    assert folder._early.source(folder.samples[2][0]) == folder.samples[2][0]
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     with pytest.raises(TimeoutError):
         folder[0]
@@ -569,13 +628,13 @@ class WaitsForAThread(images.ImageFolder):
 
     def __getitem__(self, index: int) -> Any:
         if index == 16:
-            begun: Any = self._early._ahead._begun  # type: ignore[union-attr]
-            wait_for(lambda: begun[self.samples[16][0]][2]._future.running())
+            wait_for(
+                lambda: any(reading.path == self.samples[16][0] and reading.future.running() for reading in reads())
+            )
         return super().__getitem__(index)
 
 
-def test_a_worker_that_waits_for_a_file_names_it(root: Path, monkeypatch: pytest.MonkeyPatch, slow: list[str]) -> None:
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
+def test_a_worker_that_waits_for_a_file_names_it(root: Path, far: None, slow: list[str]) -> None:
     folder = WaitsForAThread(root, images.evaluation(16))
     slow.append(folder.samples[16][0])
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "fork"}
@@ -586,4 +645,4 @@ def test_a_worker_that_waits_for_a_file_names_it(root: Path, monkeypatch: pytest
         list(loader)
     text = str(raised.value)
     assert text.endswith(f"Files of the samples at hand:\n  {slow[0]!r}"), text
-    assert " in taken" in text and text.count("most recent call first") == 2, text
+    assert " in take" in text and text.count("most recent call first") == 2, text

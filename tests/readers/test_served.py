@@ -204,25 +204,72 @@ end(server)
     assert printed(text) == ["True"]
 
 
-def test_the_next_job_begins_with_the_first_batch_that_the_last_one_has_not_read() -> None:
-    text = """
+@pytest.mark.parametrize("ends", ["job.close()", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["closes", "is killed"])
+@COPIES
+def test_the_next_job_begins_with_the_first_batch_that_the_last_one_has_not_read(copy: bool, ends: str) -> None:
+    """Although the last one still has its first batch, and the one that it read last."""
+    text = (
+        f"COPY, ENDS = {copy}, {ends!r}"
+        + """
+def reads(takes):
+    job = attached(copy=COPY)
+    batches, kept = iter(job), []
+    for _ in range(takes):
+        batch = next(batches)
+        kept = kept or [batch]
+        print(batch[1][0].item() // 4, flush=True)
+    exec(ENDS)
+
 server = forked(serve, loader(), NAME)
-got = []
 for takes in (1, 3, 2, 9):
-    job = attached()
-    batches = iter(job)
-    got += [next(batches)[1][0].item() // 4 for _ in range(takes)]
-    job.close()
-job = attached()
-got += [k[0].item() // 4 for _, k in job]
-print(got == list(range(20)))
-job.close()
+    os.waitpid(forked(reads, takes), 0)
+with attached(copy=COPY) as job:
+    print(*[k[0].item() // 4 for _, k in job], sep="\\n", flush=True)
 late = attached(join="epoch")
 print([k[0].item() // 4 for _, k in late] == list(range(20)))
 late.close()
 end(server)
 """
-    assert printed(text) == ["True", "True"]
+    )
+    assert printed(text) == [*map(str, range(20)), "True"]
+
+
+@COPIES
+def test_jobs_that_come_and_go_at_once_lose_nothing_and_repeat_nothing(copy: bool) -> None:
+    """The server may hear that a job has come before it hears that the former one has gone, and while it sends."""
+    text = (
+        f"COPY = {copy}"
+        + """
+server = forked(serve, loader(), NAME)
+attached()
+got = []
+for _ in range(200):
+    with shmloader.attach(NAME, copy=COPY) as job:
+        got.append(next(iter(job))[1][0].item() // 4)
+print([(one, other) for one, other in zip(got, got[1:]) if other != (one + 1) % 20])
+end(server)
+"""
+    )
+    assert printed(text) == ["[]"]
+
+
+def test_jobs_that_keep_all_slots_together_hold_up_nobody() -> None:
+    """Each keeps two, as it may, of other times; then all get copies, from the slot that nobody keeps."""
+    text = """
+def keeps(at):
+    job, kept, read = attached(copy=False), [], 0
+    while read < 400:
+        for rows in job:
+            read += 1
+            if read > 2 * at and len(kept) < 2:
+                kept.append((rows, rows[0, 0].item()))
+    os.write(1, f"{all((rows[k] == number + k).all() for rows, number in kept for k in range(4))}\\n".encode())
+
+server = forked(serve_for, 5, loader(Big()))
+print(*[os.waitpid(pid, 0)[1] for pid in [forked(keeps, at) for at in range(5)]])
+end(server)
+"""
+    assert printed(text) == [*["True"] * 5, "0 0 0 0 0"]
 
 
 def test_an_epoch_that_only_waiting_jobs_would_read_is_broken_off() -> None:

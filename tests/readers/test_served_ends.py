@@ -435,6 +435,17 @@ def test_a_loader_that_cannot_be_served(options: dict[str, Any], refused: str) -
         serve(shmloader.DataLoader(range(4), **options), uuid.uuid4().hex)
 
 
+def test_what_is_no_loader_of_ours_cannot_be_served() -> None:
+    for served, kind in (
+        (torch.utils.data.DataLoader([0]), r"torch\.utils\.data\.dataloader\.DataLoader"),
+        (42, "int"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"should be a shmloader.DataLoader, but got a (builtins\.)?{kind}\. Have"
+        ):
+            serve(served, uuid.uuid4().hex)
+
+
 def test_a_loader_without_a_batch_ends_its_server() -> None:
     text = """
 def served():
@@ -626,6 +637,14 @@ def test_the_command_serves_from_a_state_until_a_signal_and_says_what_is_wrong(t
     torch.save({"no": "state"}, tmp_path / "place.pt")
     status, said = ended(command("mine:loader", "--state", "place.pt"))
     assert status == 1 and said.startswith("shmloader serve: this is no state of a shmloader.DataLoader")
+    torch.save([1], tmp_path / "list.pt")
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    for file, why in (
+        ("list.pt", "holds a list, and no state_dict()"),
+        ("junk.pt", "is no file that torch.save() has"),
+    ):
+        status, said = ended(command("mine:loader", "--state", file))
+        assert status == 1 and said.startswith(f"shmloader serve: --state {file} {why}") and said.count("\n") == 1
     status, said = ended(command("mine:none"))
     assert status == 1 and said.startswith("shmloader serve: A loader that is served needs num_workers above 0")
     status, said = ended(command("mine"))

@@ -501,62 +501,6 @@ def test_several_loaders_at_once() -> None:
         assert_same(resumed(one, state), [rest])
 
 
-@pytest.mark.parametrize("late", [(), (1, 3), (0,)], ids=label)
-def test_out_of_order_nothing_is_lost_and_nothing_repeated(late: tuple[int, ...]) -> None:
-    """Batches of a worker that waits come behind those of the other one."""
-
-    class Waits(Augmented):
-        def __init__(self) -> None:
-            super().__init__(40)
-            self.go = torch.multiprocessing.get_context("fork").Event()
-
-        def __getitem__(self, index: int) -> Any:
-            if index // 4 in late:
-                assert self.go.wait(60)
-            return index
-
-    dataset = Waits()
-
-    def made() -> Any:
-        return loader(2, dataset=dataset, shuffle=False, in_order=False, multiprocessing_context="fork")
-
-    had: list[int] = []
-    with made() as first:
-        batches = iter(first)
-        for _ in range(3):
-            had += next(batches).tolist()
-        state = through_json(first.state_dict())
-        dataset.go.set()
-    missing = min((k for k in range(10) if 4 * k not in had), default=10)
-    assert (state["batches"], state["samples"]) == (missing, 4 * missing)
-    assert len(state["beyond"]) == 3 - missing
-    with made() as second:
-        second.load_state_dict(state)
-        batches = iter(second)
-        had += next(batches).tolist()
-        state = through_json(second.state_dict())
-    with made() as third:
-        third.load_state_dict(state)
-        had += [index for batch in third for index in batch.tolist()]
-    assert sorted(had) == list(range(40))
-
-
-def test_batches_that_came_early_need_the_same_batch_size() -> None:
-    made = shmloader.DataLoader(range(LENGTH), 4)
-    batches = iter(made)
-    next(batches)
-    state = made.state_dict() | {"beyond": [[2, 4]]}
-    text = (
-        r"this state cannot be loaded: batches of 4 samples came early \(in_order=False\), and now a batch has 3. Use "
-        "batch_size=4 until the epoch is over."
-    )
-    with pytest.raises(ValueError, match=text):
-        shmloader.DataLoader(range(LENGTH), 3).load_state_dict(state)
-    again = shmloader.DataLoader(range(LENGTH), 4)
-    again.load_state_dict(state)
-    assert torch.cat(list(again)).tolist() == [4, 5, 6, 7, *range(12, LENGTH)]
-
-
 @pytest.mark.filterwarnings("ignore:.*same order")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("taken", [0, 2])

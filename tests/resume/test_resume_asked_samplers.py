@@ -621,15 +621,10 @@ class Interrupted(Pool):
         return super().state_dict()
 
 
-class TimeIsUp(Exception):
-    pass
-
-
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("error", [TimeIsUp, NotImplementedError, AttributeError, KeyboardInterrupt])
-def test_a_handlers_exception_comes_through(error: Any, workers: int) -> None:
+def test_a_ctrl_c_in_state_dict_comes_through(workers: int) -> None:
     def handler(number: int, frame: Any) -> None:
-        raise error("time is up")
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
@@ -644,8 +639,8 @@ def test_a_handlers_exception_comes_through(error: Any, workers: int) -> None:
                     try:
                         batches = iter(loader) if batches is None else batches
                         got.append(flat(next(batches)))
-                    except error as caught:
-                        raised += str(caught) == "time is up"
+                    except KeyboardInterrupt:
+                        raised += 1
                     except StopIteration:
                         break
                 assert raised == 1

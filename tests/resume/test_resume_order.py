@@ -528,10 +528,3 @@ def test_one_batch_sampler_without_automatic_batching_may_have_another_size() ->
 
     got, state = after(made(5), 3)
     assert sorted(got + rest_of(made(3), state)) == list(range(48))
-
-
-def test_early_batches_of_lists_keep_their_batch_size() -> None:
-    state = after(nested(2), 3)[1] | {"beyond": [[4, 2, 2]]}
-    with pytest.raises(ValueError, match=r"batches of 2 samples came early.*now a batch has 3"):
-        nested(3).load_state_dict(state)
-    assert len(rest_of(nested(2), state)) == 48 - 18 - 6

@@ -136,6 +136,36 @@ def test_saved_behind_the_last_batch(options: dict[str, Any], sampler: str, kind
         assert order(got) == order([expected[1][after:], expected[2]]), after
 
 
+CHANGED = [(sampler, {}) for sampler in KINDS] + [
+    ("a partial batch", {"batch_size": 3}),
+    ("dropped", {"batch_size": 3}),
+]
+
+
+@pytest.mark.parametrize("kind", [Own, Late])
+@pytest.mark.parametrize(("sampler", "changed"), CHANGED, ids=label)
+def test_saved_behind_the_last_batch_of_a_resumed_epoch(sampler: str, changed: dict[str, Any], kind: Any) -> None:
+    """There, fewer indices are left than the sampler has; and another number of batches, with another batch size."""
+
+    def made(state: Any = None) -> Any:
+        loader = shmloader.DataLoader(Augmented(10), **KINDS[sampler](kind, 10) | ({} if state is None else changed))
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    first = made()
+    next(iter(first))
+    state = through_json(first.state_dict())
+    rest, second = made(state), made(state)
+    count = len(iterate(rest))
+    expected = iterate(rest)
+    batches = iter(second)
+    for _ in range(count):
+        next(batches)
+    again = made(through_json(second.state_dict()))
+    assert order([iterate(again), iterate(again)]) == order([[], expected])
+
+
 def order(epochs: list[Any]) -> list[Any]:
     return [[batch["i"] if isinstance(batch["i"], int) else batch["i"].tolist() for batch in one] for one in epochs]
 

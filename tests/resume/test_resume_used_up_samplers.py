@@ -91,6 +91,22 @@ class StartsOver(Numbered):
             raise
 
 
+class ReadsInIter(Cuts):
+    """Only the `__iter__` after a load goes on from the loaded place, whatever was drawn between them."""
+
+    is_loaded = False
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.is_loaded:
+            self.at = 0
+        self.is_loaded = False
+        return self
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.is_loaded = True
+
+
 AS: dict[str, Any] = {
     "samples": lambda kind: {"sampler": kind(), "batch_size": None},
     "batches": lambda kind: {"batch_sampler": BatchSampler(kind(), 5, True)},
@@ -190,6 +206,22 @@ def test_saved_again_before_the_first_batch_of_a_resumed_epoch(kind: Any, worker
     with made() as third:
         third.load_state_dict(again)
         assert numbers(iterate(third)) == rest
+
+
+@pytest.mark.parametrize("how", AS)
+@pytest.mark.parametrize("kind", [Yielded, Cuts, Numbered, ReadsInIter])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("error:.* gave nothing after its state was loaded")
+def test_persistent_workers_have_saved_it(workers: int, kind: Any, how: str) -> None:
+    """The state then has their seed, so torch's iterator begins before the state is loaded into the sampler."""
+    with shmloader.DataLoader(Augmented(10), **AS[how](kind), num_workers=1, persistent_workers=True) as first:
+        expected = [numbers(iterate(first)) for _ in range(2)]
+    with shmloader.DataLoader(Augmented(10), **AS[how](kind), num_workers=1, persistent_workers=True) as first:
+        assert numbers(iterate(first)) == expected[0]
+        state = through_json(first.state_dict())
+    with shmloader.DataLoader(Augmented(10), **AS[how](kind), num_workers=workers) as again:
+        again.load_state_dict(state)
+        assert numbers(iterate(again)) == expected[1]
 
 
 class Empties(Cuts):

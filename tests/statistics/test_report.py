@@ -346,7 +346,7 @@ def test_a_worker_between_its_first_batch_and_its_time() -> None:
 
 def test_a_report_since_the_last_one_judges_only_the_batches_since(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[list[Taken]] = []
-    monkeypatch.setattr("shmloader.measured.shares_of", lambda log: judged.append(log) or [])
+    monkeypatch.setattr("shmloader.statistics.evidence.shares_of", lambda log: judged.append(log) or [])
     loader = shmloader.DataLoader(Range(), batch_size=2, num_workers=1)
     iterate(loader)
     loader.report("last")

@@ -76,14 +76,24 @@ def test_ctrl_c_is_heard_when_it_is_written(loader, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 
 
-def test_ctrl_c_while_a_method_is_replaced_leaves_none(loader, tmp_path, monkeypatch):
+def test_ctrl_c_while_a_method_is_replaced_leaves_none(tmp_path, monkeypatch):
     def interrupted(*arguments, timed=module._timed):
         signal.raise_signal(signal.SIGINT)
         return timed(*arguments)
 
+    loader = shmloader.DataLoader(list(range(8)), batch_size=4)
     batches = iter(loader)
+    before = vars(batches).get("_next_data")
     monkeypatch.setattr(module, "_timed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         loader.trace(tmp_path / "t.json")
     close_trace(loader)
-    assert not {"_arrived", "_next_data"} & set(vars(batches))
+    assert vars(batches).get("_next_data") is before
+
+
+def test_a_trace_that_is_written_observes_no_iterator(loader, tmp_path):
+    trace = loader.trace(tmp_path / "t.json", batches=1)
+    first, second = iter(loader), iter(loader)
+    next(second)
+    assert trace.written
+    assert first._steps.observer is None and second._steps.observer is None

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from shmloader.core.process import in_del
 from shmloader.system import signals
-from shmloader.system.signals import held, held_in_del, let_through
+from shmloader.system.signals import held, let_through
 
 Raised = KeyboardInterrupt, SystemExit
 
@@ -248,8 +249,9 @@ class Dying:
     def __init__(self) -> None:
         self.other = weakref.ref(self, lambda _: [None for _ in range(3)])  # Python's code, as it dies
 
+    @in_del
     def __del__(self) -> None:
-        with held_in_del(self), let_through():
+        with held(), let_through():
             press()
 
 
@@ -265,22 +267,7 @@ def in_vain(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return lost
 
 
-@pytest.fixture(params=[False, True], ids=["", "callback"])
-def callback(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The collector calls something that is written in Python, as hypothesis has it do."""
-
-    def called(phase: str, info: object) -> None:
-        for _ in range(3):
-            pass
-
-    if request.param:
-        gc.callbacks.append(called)
-    yield
-    if request.param:
-        gc.callbacks.remove(called)
-
-
-def test_what_comes_while_an_object_dies_is_heard_behind_it(callback: None, in_vain: list[Any]) -> None:
+def test_what_comes_while_an_object_dies_is_heard_behind_it(in_vain: list[Any]) -> None:
     dying: Any = Dying()
     watched = weakref.WeakSet([dying])
     with pytest.raises(KeyboardInterrupt):
@@ -301,7 +288,7 @@ def test_what_comes_while_an_object_dies_is_heard_behind_it(callback: None, in_v
     assert not in_vain
 
 
-def test_what_comes_while_an_object_dies_in_a_wait_is_heard_behind_it(callback: None, in_vain: list[Any]) -> None:
+def test_what_comes_while_an_object_dies_in_a_wait_is_heard_behind_it(in_vain: list[Any]) -> None:
     steps = []
     with held():
         dying = Dying()
@@ -316,18 +303,19 @@ def test_what_comes_while_an_object_dies_in_a_wait_is_heard_behind_it(callback: 
 
 
 def test_what_comes_while_an_object_dies_is_heard_behind_its_attributes(in_vain: list[Any]) -> None:
-    """Whatever is called when they die, and also those that no object of its class had before."""
+    """Whatever is called when they die."""
+
+    class Own(Dying):
+        attribute: Any
+
     watched: weakref.WeakSet[Any] = weakref.WeakSet()
-    for name in ("first", "second"):
-        dying = Dying()
-        attribute = Plain()
-        watched.add(attribute)
-        setattr(dying, name, attribute)
-        del attribute
-        with pytest.raises(KeyboardInterrupt):
-            del dying
-            for _ in range(9):
-                pass
+    dying = Own()
+    dying.attribute = Plain()
+    watched.add(dying.attribute)
+    with pytest.raises(KeyboardInterrupt):
+        del dying
+        for _ in range(9):
+            pass
     assert not in_vain and not watched
 
 
@@ -392,7 +380,7 @@ def test_the_collector_at_any_line_holds_back_and_leaves_what_it_found() -> None
     held_back: list[bool] = []
 
     def collect() -> None:
-        with held_in_del(Plain()):
+        with held():
             held_back.append(all(signal.getsignal(number) is not handler for number, handler in THEIRS.items()))
 
     def hold() -> None:

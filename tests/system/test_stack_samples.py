@@ -20,7 +20,7 @@ from conftest import iterate
 import shmloader
 from shmloader.statistics.account import Account, account_of
 from shmloader.system import stack_samples
-from shmloader.system.stack_samples import LOOK, MOST, PERIOD, Counts, Looks, Sheet, place_of
+from shmloader.system.stack_samples import LOOK, MOST, PERIOD, Counts, Looks, Sheet, user_line_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -94,7 +94,7 @@ def frames(*calls: str) -> Any:
     ids=["of a library", "the user's", "ours", "of a library alone", "of our images"],
 )
 def test_what_a_stack_is_counted_as(calls: tuple[str, ...], counted: tuple[str, str, int]) -> None:
-    assert place_of(frames(*calls)) == counted
+    assert user_line_of(frames(*calls)) == counted
 
 
 def test_a_sheet_tells_what_was_written_whole() -> None:
@@ -210,12 +210,12 @@ def test_a_look_in_a_look_and_one_at_the_recursion_limit(looks: Looks, monkeypat
         raise RecursionError
 
     def in_the_middle(frame: Any) -> Any:
-        looks._look(LOOK, frames(f"{PACKAGE}/system/stack_samples.py:9 place_of"))
-        return place_of(frame)
+        looks._look(LOOK, frames(f"{PACKAGE}/system/stack_samples.py:9 user_line_of"))
+        return user_line_of(frame)
 
-    monkeypatch.setattr(stack_samples, "place_of", at_the_limit)
+    monkeypatch.setattr(stack_samples, "user_line_of", at_the_limit)
     looks._look(LOOK, frames("/home/me/dataset.py:3 deep"))
-    monkeypatch.setattr(stack_samples, "place_of", in_the_middle)
+    monkeypatch.setattr(stack_samples, "user_line_of", in_the_middle)
     looks._look(LOOK, frames("/home/me/dataset.py:4 read"))
     assert looks._counts == {("read", "/home/me/dataset.py", 4): 1}
 
@@ -224,7 +224,7 @@ def test_below_the_users_line_nobody_looks() -> None:
     """Their code may be 100,000 calls deep, and a look must take less than the time to the next one."""
     frame = frames(f"{STDLIB}/copy.py:5 deepcopy", "/home/me/dataset.py:41 __getitem__")
     del frame.f_back.f_back  # it would raise
-    assert place_of(frame) == ("copy.deepcopy", "/home/me/dataset.py", 41)
+    assert user_line_of(frame) == ("copy.deepcopy", "/home/me/dataset.py", 41)
 
 
 def test_asked_while_a_ring_closes(monkeypatch: pytest.MonkeyPatch) -> None:

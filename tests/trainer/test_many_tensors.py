@@ -13,7 +13,7 @@ from conftest import descriptors
 from scripts import run_script
 
 import shmloader
-from shmloader.system.opened_by_path import Places, by_path
+from shmloader.system.opened_by_path import Descriptors, by_path
 
 MANY = 400  # multiprocessing's fork server refuses as many
 
@@ -73,7 +73,7 @@ def test_a_descriptor_is_opened_as_it_was(tmp_path: pathlib.Path) -> None:
     here, away = os.pipe()
     reads, shared = os.open(file, os.O_RDONLY), os.memfd_create("test")
     named, given = by_path([here, reads, away, shared])
-    places = Places(os.getpid(), 1, named, [-1, *given])
+    places = Descriptors(os.getpid(), 1, named, [-1, *given])
     assert given == [here, away] and [places[k] for k in (0, 1, 3)] == [-1, here, away]
     again, writes = places[2], places[4]
     assert os.read(again, 100) == b"what a worker reads"
@@ -98,7 +98,7 @@ def test_a_tensor_that_is_gone_before_its_worker_opens_it(replaced: bool) -> Non
     before = descriptors()
     why = "that descriptor's number belongs to another file now" if replaced else "No such file or directory"
     with pytest.raises((OSError, ValueError), match=f"cannot open a tensor of the dataset, .*: {why}.*as one tensor"):
-        Places(os.getpid(), 0, named, given)[0]
+        Descriptors(os.getpid(), 0, named, given)[0]
     assert descriptors() == before
     if replaced:
         os.close(fd)

@@ -47,14 +47,14 @@ def numbers_in(batch: Any) -> list[int]:
 class Interrupts:
     """Raises KeyboardInterrupt from a signal handler, at random moments, and only within next().
 
-    Not in the frames that a batch comes back through: there next() has given it already.
+    Not in the frame that a batch comes back to: there next() has given it already.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.count = 0
         self.within = False
-        functions = RingIterator.__next__, RingIterator._next_data, Interrupts.next, Interrupts.handle
+        functions = Interrupts.next, Interrupts.handle
         self.given = {function.__code__ for function in functions}
 
     def next(self, iterator: Any) -> Any:

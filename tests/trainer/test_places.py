@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-import re
 from typing import Any
 
 import numpy
@@ -15,7 +14,7 @@ from test_chunks import Deadly, Fails, Pair, Unpicklable, both, counted, item, o
 from torch.utils.data import ConcatDataset, Subset, default_collate, get_worker_info
 
 import shmloader
-from shmloader.places import place_of
+from shmloader.places import storage_place
 
 
 def of_five(index: int) -> int:
@@ -219,13 +218,14 @@ class Odd(Subset[Any]):
 
 def test_places_in_torchs_wrappers() -> None:
     placed = Placed(list(range(20)))
-    assert place_of(placed)(9) == 2  # type: ignore[misc]
-    assert place_of(Subset(placed, [9, 8]))(1) == 1  # type: ignore[misc]
-    both = place_of(ConcatDataset([placed, Items([0] * 5), Subset(placed, [9])]))
+    assert storage_place(placed)(9) == 2  # type: ignore[misc]
+    assert storage_place(Subset(placed, [9, 8]))(1) == 1  # type: ignore[misc]
+    both = storage_place(ConcatDataset([placed, Items([0] * 5), Subset(placed, [9])]))
     assert both is not None
     assert [both(index) for index in (0, 9, 20, 24, 25, -1)] == [(0, 0), (0, 2), (1, None), (1, None), (2, 2), (2, 2)]
     assert both(26) == both(-27) is None
-    assert place_of(ConcatDataset([Items([0])])) is place_of(Items([0])) is place_of(Odd(placed, [1])) is None
+    for without in (Items([0]), ConcatDataset([Items([0])]), Odd(placed, [1])):
+        assert storage_place(without) is None
 
 
 def test_subset_and_concat_through_the_ring() -> None:
@@ -458,16 +458,6 @@ def test_bad_samples_are_replaced_alike() -> None:
         ):
             found.append((list(loader), loader.bad_samples.count))
     assert_same(found[1], found[0])
-
-
-def test_the_words_of_the_option_are_read_when_an_epoch_begins() -> None:
-    with shmloader.DataLoader(Placed(list(range(20))), 4, num_workers=2) as loader:
-        assert len(list(loader)) == 5
-        loader.group_by = "place"
-        assert [batch.tolist() for batch in loader] == [list(range(k, k + 4)) for k in range(0, 20, 4)]
-        loader.group_by = 3
-        with pytest.raises(ValueError, match=re.escape("but got group_by=3")):
-            iter(loader)
 
 
 # -------------------------------------------------------------------------------------------------- with look_ahead

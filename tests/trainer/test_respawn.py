@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, default_collate
 import shmloader
 from shmloader.core.ring import ANY, FILLED
 from shmloader.core.worker import WorkerSide
-from shmloader.system.call_stacks import Paper
+from shmloader.system.call_stacks import StackMemory
 from shmloader.trainer.watch import Watch
 from shmloader.trainer.worker_set import WorkerSet
 
@@ -289,11 +289,11 @@ def test_a_timeout_while_workers_are_being_started(start: str) -> None:
 def test_a_worker_that_has_ended_has_no_stack() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    paper = Paper()
+    stacks = StackMemory()
     try:
-        assert paper.stack_of(child.pid) == "  (it is still being started, or has ended; its state is unknown)"
+        assert stacks.stack_of(child.pid) == "  (it is still being started, or has ended; its state is unknown)"
     finally:
-        paper.close()
+        stacks.close()
 
 
 class Progress:

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
 from shmloader.system import spawn_arguments
-from shmloader.system.spawn_arguments import Parcel
+from shmloader.system.spawn_arguments import SpawnArguments
 
 SPAWNING = ["spawn", "forkserver"]
 
@@ -280,7 +280,7 @@ def begin(value: Any, kind: Any = popen_spawn_posix.Popen, fds: tuple[int, ...] 
 def test_all_are_given_the_same_descriptors_at_the_same_places(tmp_path: pathlib.Path, kind: Any) -> None:
     here, away = os.pipe()
     with open(here), open(away, "w"):
-        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(away), "other": Handed(here)})
+        value = SpawnArguments({"dataset": Counted(tmp_path), "fd": Handed(away), "other": Handed(here)})
         first = begin(value, kind)
         assert first[:3] == [0, away, here] and len(first) == 4
         assert begin(value, kind) == first and pickled(tmp_path) == 1
@@ -302,7 +302,7 @@ class Handed:
 
 def test_a_descriptor_that_is_another_files_by_now(tmp_path: pathlib.Path) -> None:
     fd = os.memfd_create("test")
-    value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(fd)})
+    value = SpawnArguments({"dataset": Counted(tmp_path), "fd": Handed(fd)})
     begin(value)
     begin(value)
     assert pickled(tmp_path) == 1
@@ -326,7 +326,7 @@ class Passing:
 
 
 def test_a_descriptor_that_nobody_keeps(tmp_path: pathlib.Path) -> None:
-    value = Parcel({"dataset": Counted(tmp_path), "fd": Passing()})
+    value = SpawnArguments({"dataset": Counted(tmp_path), "fd": Passing()})
     begin(value)
     begin(value)
     assert pickled(tmp_path) == 2
@@ -338,7 +338,7 @@ class Unknown(popen_spawn_posix.Popen):
 
 
 def test_where_processes_are_spawned_otherwise(tmp_path: pathlib.Path) -> None:
-    value = Parcel({"dataset": Counted(tmp_path)})
+    value = SpawnArguments({"dataset": Counted(tmp_path)})
     for times in (1, 2):
         assert begin(value, Unknown) == [0]
         assert pickled(tmp_path) == times
@@ -347,12 +347,12 @@ def test_where_processes_are_spawned_otherwise(tmp_path: pathlib.Path) -> None:
 
 def test_cuda_tensors_count_their_readers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    plain = Parcel({"dataset": Counted(tmp_path), "names": [str(k) for k in range(100_000)]})
+    plain = SpawnArguments({"dataset": Counted(tmp_path), "names": [str(k) for k in range(100_000)]})
     begin(plain)
     begin(plain)
     assert pickled(tmp_path) == 1
     plain.close()
-    cuda = Parcel({"dataset": Counted(tmp_path), "names": plain["names"], "tensor": rebuild_cuda_tensor})
+    cuda = SpawnArguments({"dataset": Counted(tmp_path), "names": plain["names"], "tensor": rebuild_cuda_tensor})
     begin(cuda)
     begin(cuda)
     assert pickled(tmp_path) == 3
@@ -370,7 +370,7 @@ def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_limit_on_files_is_an_error() -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    value = Parcel({"dataset": bytes(2 * spawn_arguments.MiB)})
+    value = SpawnArguments({"dataset": bytes(2 * spawn_arguments.MiB)})
     resource.setrlimit(resource.RLIMIT_FSIZE, (spawn_arguments.MiB, limits[1]))
     try:
         with pytest.raises(MemoryError, match="takes more than 2 MiB of memory: File too large"):

@@ -159,7 +159,16 @@ def test_an_epochs_end_and_then_another_number() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("beyond", 3), ("beyond", [[1]]), ("samples", 1 << 70), ("sampler_seed", 1 << 70), ("streams", [3])],
+    [
+        ("batches", -1),
+        ("used_up", 3),
+        ("begun", None),
+        ("drawn", 0),
+        ("latest", None),
+        ("samples", 1 << 70),
+        ("sampler_seed", 1 << 70),
+        ("streams", [3]),
+    ],
 )
 def test_states_that_were_damaged(name: str, value: Any) -> None:
     loader = shmloader.DataLoader(range(8))

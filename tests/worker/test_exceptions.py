@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import subprocess
 import sys
 import threading
@@ -319,3 +320,36 @@ class Busy(Augmented):
 
 def test_a_dataset_with_threads_and_subprocesses() -> None:
     assert_same_outcome(Busy, batch_size=5, num_workers=2)
+
+
+class BadLater:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise ValueError("bad")
+        return numpy.zeros(100_000, numpy.uint8)
+
+
+def test_an_error_that_was_caught_holds_no_batch() -> None:
+    """A traceback has the frames of the loop, and so the loop's variables."""
+
+    def loop(iterator: Any) -> int:
+        errors = 0
+        for _ in range(4):
+            try:
+                batch = next(iterator)
+            except ValueError:
+                errors += 1
+        del iterator
+        return errors + 0 * len(batch)
+
+    gc.disable()
+    try:
+        with shmloader.DataLoader(BadLater(), 1, num_workers=1, persistent_workers=True) as loader:  # type: ignore[arg-type]
+            iterator = iter(loader)
+            assert loop(iterator) == 1
+            assert iterator._ring.slots.lent == 0
+    finally:
+        gc.enable()

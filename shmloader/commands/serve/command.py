@@ -51,6 +51,7 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve, until a signal ends it."""
+    from shmloader.readers.servable import check_servable
     from shmloader.readers.server import serve
 
     loader = _made(given.loader)
@@ -64,6 +65,7 @@ def run(given: argparse.Namespace) -> int:
         print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
 
     try:
+        check_servable(loader)
         if given.state is not None:
             _load(loader, given.state)
         serve(loader, given.name, patience=given.patience, needed=given.readers, on_start=started)
@@ -98,4 +100,17 @@ def _made(named: str) -> Any:
 def _load(loader: Any, file: str) -> None:
     import torch
 
-    loader.load_state_dict(torch.load(file, map_location="cpu", weights_only=False))
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"--state {file} is no file that torch.save() has written ({type(error).__name__}). Save the state_dict() "
+            "of a reader or of a loader with torch.save()."
+        ) from None
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"--state {file} holds a {type(state).__name__}, and no state_dict() of a reader or of a loader."
+        )
+    loader.load_state_dict(state)

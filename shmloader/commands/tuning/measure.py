@@ -15,7 +15,7 @@ from shmloader.commands.tuning.search import VARIED, Sample, Setting
 from shmloader.dataloader import DataLoader
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT
-from shmloader.options import DEFAULTS, Options
+from shmloader.options import Options
 from shmloader.ring.geometry import FIRST_COMMIT
 from shmloader.system.processes import own_bytes
 from shmloader.trainer.schedule import FURTHER_BYTES, schedule_of
@@ -174,12 +174,14 @@ def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
     """The options of a loader, ours or torch's, without those that are varied, and without `others`' samplers."""
     names = ["collate_fn", "pin_memory", "pin_memory_device", "timeout", "worker_init_fn", "generator", "in_order"]
     names += ["multiprocessing_context", "persistent_workers"]
-    if isinstance(loader, DataLoader):
-        names += [name for name in DEFAULTS if name not in VARIED]
     if isinstance(loader.dataset, IterableDataset):
         names += ["batch_size", "drop_last"]
     elif loader.batch_sampler is None:
         names += ["batch_size", "sampler"]
     elif not {"batch_sampler", "sampler", "shuffle"} & set(others):
         names.append("sampler" if "batch_size" in others else "batch_sampler")
-    return {name: getattr(loader, name) for name in names}
+    torchs = {name: getattr(loader, name) for name in names}
+    if not isinstance(loader, DataLoader):
+        return torchs
+    ours = Options.of(loader).as_arguments()
+    return torchs | {name: value for name, value in ours.items() if name not in VARIED}

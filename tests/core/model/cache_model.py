@@ -51,7 +51,7 @@ class Cache:
         homes: of each picture, where its way through the slots begins.
         kills: how many processes are killed at most; each is followed by another one with its pid.
         errors: how often a process that lives is taken for dead.
-        failures: how often bytes cannot be written, because the disk is full.
+        failures: how often bytes cannot be written, because there is no memory.
         mutant: a fault.
     """
 

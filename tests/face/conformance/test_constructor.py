@@ -50,6 +50,7 @@ OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_sig
 OURS += ("schedule", "chunk_size", "group_by", "device", "on_device")
 OURS += ("sample_seeds", "on_bad_sample", "look_ahead")
 OURS += ("far_workers",)
+OURS_KEPT = (*OURS, "_shmloader_options")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
@@ -102,7 +103,7 @@ def test_the_first_thirteen_are_positional(count: int) -> None:
 
     def built(kind: Any) -> Any:
         loader = kind(Augmented(7), *[*POSITIONAL, 2][1:count])
-        state = {name: value for name, value in vars(loader).items() if name not in OURS}
+        state = {name: value for name, value in vars(loader).items() if name not in OURS_KEPT}
         return {name: repr(type(value)) if "sampler" in name else repr(value)[:20] for name, value in state.items()}
 
     compare(built)

@@ -295,7 +295,18 @@ DEATHS: dict[str, Any] = {
 
 
 def death(kind: Any, dataset: Any, terminate: bool = False, **options: Any) -> Any:
-    """The first error, and the workers' exit codes once they are shut down."""
+    """The first error, and the workers' exit codes once they are shut down.
+
+    torch's handler of SIGCHLD may raise where the trainer does not wait for a batch.  Then torch's loader does not say
+    that the worker exited unexpectedly, and is asked again.
+    """
+    found = _death(kind, dataset, terminate, **options)
+    if kind is not shmloader.DataLoader and any("is killed by signal" in each.first_line for each in found[0]):
+        found = _death(kind, dataset, terminate, **options)
+    return found
+
+
+def _death(kind: Any, dataset: Any, terminate: bool, **options: Any) -> Any:
     loader = kind(dataset, num_workers=1, **options)
     iterator = iter(loader)
     if terminate:
