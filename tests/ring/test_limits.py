@@ -112,14 +112,14 @@ def test_a_container_that_sees_its_own_group_as_the_root(groups: pathlib.Path) -
     assert limits.available_memory() == 999
 
 
-# A batch of 260 MiB fits once beside the ballast of 200, and not twice.  The other 140 MiB are for what the processes
+# A batch of 400 MiB fits once beside the ballast of 200, and not twice.  The other 300 MiB are for what the processes
 # write to besides, above all pages that they share until then: how many those are depends on the machine.
 GROUPED = """
 import os, pathlib, torch, shmloader
 folder = pathlib.Path("FOLDER")
 class Big(torch.utils.data.Dataset):
     def __len__(self): return 12
-    def __getitem__(self, k): return torch.full(((260 << 20) if k == 6 else 1000,), k, dtype=torch.uint8)
+    def __getitem__(self, k): return torch.full(((400 << 20) if k == 6 else 1000,), k, dtype=torch.uint8)
 (folder / "cgroup.procs").write_text(str(os.getpid()))
 got = []
 os.environ["SHMLOADER_RING_MEMORY"] = "WHERE"
@@ -136,7 +136,7 @@ print("got", got)
 
 @pytest.fixture
 def limited_group() -> Iterator[pathlib.Path]:
-    """A control group of version 1 whose processes may have 600 MiB together."""
+    """A control group of version 1 whose processes may have 900 MiB together."""
     groups = pathlib.Path("/sys/fs/cgroup/memory")
     if not groups.is_dir():
         pytest.skip("no control groups of version 1 here")
@@ -146,7 +146,7 @@ def limited_group() -> Iterator[pathlib.Path]:
     except OSError:
         pytest.skip("this user may not make control groups")
     try:
-        (folder / "memory.limit_in_bytes").write_text(str(600 * MiB))
+        (folder / "memory.limit_in_bytes").write_text(str(900 * MiB))
         yield folder
     finally:
         folder.rmdir()
@@ -161,4 +161,4 @@ def test_a_real_group_answers_by_an_error_and_not_by_the_oom_killer(memory: str,
         pytest.skip("something else than the OOM killer has killed the script, which had left its control group")
     assert ran.status == 0, "\n".join([ran.out, ran.err, *group])
     assert f"got {[1000] * 11}" in ran.out, ran.out + ran.err
-    assert "this container" in ran.out and "260.0 MiB" in ran.out
+    assert "this container" in ran.out and "400.0 MiB" in ran.out
