@@ -1,10 +1,25 @@
-"""What takes the place of torch's fetcher, which makes the batches of a loader without workers."""
+"""Takes the place of torch's fetcher in a loader without workers: it counts the batches that are made.
+It adds the options that work with num_workers=0: seeds for each sample, replaced bad samples, look_ahead.
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OurFetcher"]
+from shmloader.options import Options
+from shmloader.resume.epoch import Epoch
+from shmloader.resume.seek import ranks_of
+from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.one_at_a_time import one_by_one, one_in_process
+from shmloader.trainer.sample_pool import pool_of
+from shmloader.worker import random_states
+from shmloader.worker.fetch import Fetch, fetch_from
+from shmloader.worker.look_ahead import indices_of, prefetch_of
+from shmloader.worker.replace_bad_samples import Skips
+
+__all__ = ["OurFetcher", "fetcher_of", "samples_of"]
 
 
 class OurFetcher:
@@ -22,3 +37,114 @@ class OurFetcher:
         if name == "_fetcher":  # it is missing before __init__
             raise AttributeError(name)
         return getattr(self._fetcher, name)
+
+
+def samples_of(index: Any, batched: bool) -> int:
+    """How many samples are made of what the sampler gave, as TrainerSide.samples_of() counts."""
+    if type(index) is list:
+        return len(index)
+    return operator.length_hint(index, 1) if batched and type(index) is not int else 1
+
+
+def fetcher_of(loader: Any, options: Options, fetcher: Any, epoch: Epoch) -> OurFetcher:
+    """What makes the batches of an epoch of a map-style dataset.
+
+    Args:
+        loader: The loader, which has no workers.
+        options: Its options.
+        fetcher: torch's fetcher, or the one that other code has put in its place.
+        epoch: Counts the batches.
+    """
+
+    def theirs(index: Any) -> Any:
+        return fetcher.fetch(index)  # looked up each time, because other code may set another one
+
+    make: Fetch = theirs
+    tally = tally_of(loader, options)
+    if tally is not None or options.seeds_samples:
+        make = one_by_one(_with_options(loader, options, fetcher, epoch, tally))
+    if options.seeds_samples:
+        make = one_in_process(make)
+    if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
+        make = _prefetching(make, prefetch, loader.batch_sampler is not None)
+    return _Counting(loader, fetcher, make, epoch)
+
+
+class _Counting(OurFetcher):
+    """Makes batches by a function, and counts them."""
+
+    def __init__(self, loader: Any, fetcher: Any, make: Fetch, epoch: Epoch) -> None:
+        self._fetcher = fetcher
+        self._make = make
+        self._epoch = epoch
+        self._batched = loader.batch_sampler is not None
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        samples = samples_of(index, self._batched)  # now, because the dataset may change a list of indices
+        mine = None
+        try:
+            mine = self._epoch.make()
+            batch = self._make(index)
+            self._epoch.hand_out(mine, samples)
+        except Exception:
+            self._epoch.hand_out(mine, samples)
+            raise
+        except BaseException:
+            self._epoch.leave(mine)
+            raise
+        return batch
+
+
+def _with_options(loader: Any, options: Options, fetcher: Any, epoch: Epoch, tally: Tally | None) -> Fetch:
+    """Makes batches as torch's fetcher does, but seeds each sample, or replaces bad ones.
+
+    It is not torch's fetcher that does it: that would read all indices of a Subset of a Subset first, and reading an
+    index seeds its sample.
+    """
+    skips = None
+    if tally is not None:
+        skips = Skips(loader.dataset, pool_of(loader))
+        skips.begin(epoch.seed)
+    make = fetch_from(fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last, None, skips)
+    if skips is not None and tally is not None:
+        make = _reporting(make, skips, tally, epoch, loader.batch_sampler is not None)
+    if options.seeds_samples:
+        make = _seeding(make, epoch, ranks_of(loader)[1], loader.batch_sampler is not None)
+    return make
+
+
+def _reporting(make: Fetch, skips: Skips, tally: Tally, epoch: Epoch, batched: bool) -> Fetch:
+    """Notes the bad samples of each batch."""
+    delivered = epoch.reading.delivered
+
+    def fetch(index: Any) -> Any:
+        try:
+            return make(index)
+        finally:
+            if report := skips.report():
+                tally.note([report], delivered.samples + samples_of(index, batched), delivered.batches)
+
+    return fetch
+
+
+def _seeding(make: Fetch, epoch: Epoch, stride: int, batched: bool) -> Fetch:
+    """Seeds each sample.  After each batch, the trainer's own generators are in the states of before it."""
+    seeded = random_states.seed_all if batched else random_states.seed_one
+
+    def fetch(index: Any) -> Any:
+        with random_states.untouched():
+            seed = random_states.further(epoch.sample_seed, epoch.before * stride)
+            return make(seeded(index, seed, 0, stride))
+
+    return fetch
+
+
+def _prefetching(make: Fetch, prefetch: Callable[[list[Any]], Any], batched: bool) -> Fetch:
+    """Gives the dataset's `__prefetch__` the indices of each batch first."""
+
+    def fetch(index: Any) -> Any:
+        prefetch(indices_of(index, batched))
+        return make(index)
+
+    return fetch

@@ -1,5 +1,5 @@
-"""Fetchers of loaders without workers that make one batch at a time, also if several threads ask for one.
-They limit how long a thread waits while another one makes a batch whose samples are seeded.
+"""Makes one batch at a time without workers, also if several threads ask for one.
+It limits how long a thread waits while another one makes a batch whose samples are seeded.
 """
 
 from __future__ import annotations
@@ -8,33 +8,31 @@ import warnings
 from typing import Any
 
 from shmloader.system.own_lock import OwnLock
-from shmloader.trainer.fetcher import OurFetcher
+from shmloader.worker.fetch import Fetch
 
-__all__ = ["OneByOne", "OneInProcess"]
+__all__ = ["one_by_one", "one_in_process"]
 
 PATIENCE = 30.0  # seconds
 
 _seeding = OwnLock()  # held by the thread that makes a batch whose samples it seeds
 
 
-class OneByOne(OurFetcher):
-    """Makes batches as the fetcher does, but one at a time, also if threads share the iterator.
+def one_by_one(make: Fetch) -> Fetch:
+    """Makes batches one at a time, also if threads share the iterator.
 
-    It is for a fetcher that seeds this process's generators or replaces bad samples.
+    It is for a function that seeds this process's generators or replaces bad samples.
     """
+    making = OwnLock()
 
-    def __init__(self, fetcher: Any) -> None:
-        self._fetcher = fetcher
-        self._making = OwnLock()
+    def fetch(index: Any) -> Any:
+        with making.here:
+            return make(index)
 
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        with self._making.here:
-            return self._fetcher.fetch(index)
+    return fetch
 
 
-class OneInProcess(OurFetcher):
-    """Makes batches as the fetcher does, but one at a time of all loaders of this process that seed their samples.
+def one_in_process(make: Fetch) -> Fetch:
+    """Makes batches one at a time of all loaders of this process that seed their samples.
 
     The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of
     the other one's seeds, and would later restore a state that the other one had set.
@@ -42,26 +40,25 @@ class OneInProcess(OurFetcher):
     The thread that makes a batch may wait for this one, because its dataset gets its samples from a loader that is
     iterated over here.  So nobody waits for longer than PATIENCE.
     """
+    waits = True
 
-    def __init__(self, fetcher: Any) -> None:
-        self._fetcher = fetcher
-        self._waits = True
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        if not self._waits:
-            return self._fetcher.fetch(index)
+    def fetch(index: Any) -> Any:
+        nonlocal waits
+        if not waits:
+            return make(index)
         seeding = _seeding.here
         took: list[bool] = []
         try:
             took.extend(map(seeding.acquire, (True,), (PATIENCE,)))  # one call of C, in which no handler can raise
             if not took[0]:
-                self._waits = False
+                waits = False
                 _warn_of_shared_generators()
-            return self._fetcher.fetch(index)
+            return make(index)
         finally:
             if took and took[0]:
                 seeding.release()
+
+    return fetch
 
 
 def _warn_of_shared_generators() -> None:

@@ -1,5 +1,4 @@
 """A loader without workers: torch's iterator makes its batches, and the epoch counts the batches handed out.
-It adds the options that work with num_workers=0: seeds for each sample, replaced bad samples, look_ahead.
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
 stays pending, and the next call makes that batch.  Between the count and the return of next() there are lines of
@@ -13,7 +12,6 @@ sample is left.  So an index of which a batch is being made is not given again.
 from __future__ import annotations
 
 import contextlib
-import operator
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,20 +23,14 @@ from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import follow, set_epoch_again
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import has_no_state, is_known, keeps_state, ranks_of, sampler_of
+from shmloader.resume.seek import has_no_state, is_known, keeps_state, sampler_of
 from shmloader.resume.source import Generators, Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
-from shmloader.trainer.bad_samples import Tally, tally_of
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
-from shmloader.trainer.fetcher import OurFetcher
-from shmloader.trainer.one_at_a_time import OneByOne, OneInProcess
-from shmloader.trainer.sample_pool import pool_of
+from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
-from shmloader.worker import random_states
-from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
-from shmloader.worker.look_ahead import indices_of, prefetch_of
-from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.fetch import Left, pass_over, restore, state_of_stream, state_when_fresh
 from shmloader.worker.their_fetcher import TheirStream
 
 
@@ -80,18 +72,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     if base_seed is not None and start is None:  # the state was loaded after torch had made the sampler's iterator
         first.make_again(place.loaded)
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, first.before)
-    fetcher = iterator._dataset_fetcher
-    if (tally := tally_of(loader, options)) is not None:
-        fetcher = _Skipping(loader, fetcher, epoch, tally)
-    if options.seeds_samples:
-        fetcher = _Seeding(loader, fetcher, epoch)
-    if fetcher is not iterator._dataset_fetcher:
-        fetcher = OneByOne(fetcher)
-    if options.seeds_samples:
-        fetcher = OneInProcess(fetcher)
-    if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
-        fetcher = _Prefetching(loader, fetcher, prefetch)
-    iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
+    iterator._dataset_fetcher = fetcher_of(loader, options, iterator._dataset_fetcher, epoch)
     place.begin(epoch)
     return returned
 
@@ -212,7 +193,7 @@ class _Indices:
                 raise
 
     def _count(self, index: Any) -> int:
-        return _samples_of(index, self._batched)
+        return samples_of(index, self._batched)
 
     def _try_to_begin(self) -> None:
         """Begin.  If that raises, the next call tries once more, because a signal's handler may have raised.
@@ -227,52 +208,6 @@ class _Indices:
                 raise StopIteration from None
             self._failed = True
             raise
-
-
-def _samples_of(index: Any, batched: bool) -> int:
-    """How many samples are made of it, as TrainerSide.samples_of() counts."""
-    if type(index) is list:
-        return len(index)
-    return operator.length_hint(index, 1) if batched and type(index) is not int else 1
-
-
-class _Counting(OurFetcher):
-    """Makes batches as the fetcher does, and counts them."""
-
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
-        self._fetcher = fetcher
-        self._epoch = epoch
-        self._batched = loader.batch_sampler is not None
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
-        mine = None
-        try:
-            mine = self._epoch.make()
-            batch = self._fetcher.fetch(index)
-            self._epoch.hand_out(mine, samples)
-        except Exception:
-            self._epoch.hand_out(mine, samples)
-            raise
-        except BaseException:
-            self._epoch.leave(mine)
-            raise
-        return batch
-
-
-class _Prefetching(OurFetcher):
-    """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
-
-    def __init__(self, loader: Any, fetcher: Any, prefetch: Callable[[list[Any]], Any]) -> None:
-        self._fetcher = fetcher
-        self._prefetch = prefetch
-        self._batched = loader.batch_sampler is not None
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        self._prefetch(indices_of(index, self._batched))
-        return self._fetcher.fetch(index)
 
 
 class _Streaming(OurFetcher):
@@ -353,49 +288,3 @@ def _state_before(dataset: Any) -> list[bytes | None]:
     with contextlib.suppress(Exception):
         return [state_of_stream(dataset, None, False, 0, ()) or None]
     return [None]
-
-
-class _Skipping(OurFetcher):
-    """Makes batches as torch's fetcher does, with other samples in place of those that raise."""
-
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
-        self._fetcher = fetcher
-        self._skips = Skips(loader.dataset, pool_of(loader))
-        self._skips.begin(epoch.seed)
-        arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-        self._make = fetch_from(*arguments, None, self._skips)
-        self._tally, self._delivered = tally, epoch.reading.delivered
-        self._batched = loader.batch_sampler is not None
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        try:
-            return self._make(index)
-        finally:
-            if report := self._skips.report():
-                asked = self._delivered.samples + _samples_of(index, self._batched)
-                self._tally.note([report], asked, self._delivered.batches)
-
-
-class _Seeding(OurFetcher):
-    """Makes batches as torch's fetcher does, and seeds each sample.
-
-    After each batch, the trainer's own generators are in the states in which they were before it.
-    """
-
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
-        self._fetcher = fetcher
-        self._make = fetcher.fetch
-        # torch's fetcher would read all indices of a Subset of a Subset first, and reading an index seeds its sample
-        if not isinstance(fetcher, _Skipping):
-            arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-            self._make = fetch_from(*arguments, None)
-        self._epoch = epoch
-        self._stride = ranks_of(loader)[1]
-        self._seeded = random_states.seed_one if loader.batch_sampler is None else random_states.seed_all
-
-    def fetch(self, index: Any) -> Any:
-        """The batch of what the sampler gave."""
-        with random_states.untouched():
-            seed = random_states.further(self._epoch.sample_seed, self._epoch.before * self._stride)
-            return self._make(self._seeded(index, seed, 0, self._stride))
