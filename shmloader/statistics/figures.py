@@ -6,48 +6,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shmloader.core.figures import (
-    BATCHES,
-    BYTES,
-    CLAIM,
-    COLLATE,
-    COPIED_KEPT,
-    COPIED_SPARE,
-    COPIED_UNLOCKED,
-    DEATHS,
-    EMPTY,
-    FETCH,
-    FIRST,
-    GROWN,
-    LENT,
-    MOVED,
-    ON_CLAIM,
-    ON_COLLATE,
-    ON_FETCH,
-    ON_HAND_OUT,
-    ON_OPEN,
-    ON_WAKE,
-    ORDER,
-    READY,
-    READY_BATCHES,
-    SAMPLES,
-    SOURCE_WAIT,
-    STARTING,
-    STEP,
-    TO_DEVICE,
-    WAIT,
-    Figures,
-)
+from shmloader.core import figures as counted
+from shmloader.core.figures import Figures
 from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
 
 HELD = 0.95  # the share of the dropped batches that `held_batches` covers
 WAITS = {
-    "open": ON_OPEN,
-    "claim": ON_CLAIM,
-    "fetch": ON_FETCH,
-    "collate": ON_COLLATE,
-    "wake": ON_WAKE,
-    "hand_out": ON_HAND_OUT,
+    "open": counted.ON_OPEN,
+    "claim": counted.ON_CLAIM,
+    "fetch": counted.ON_FETCH,
+    "collate": counted.ON_COLLATE,
+    "wake": counted.ON_WAKE,
+    "hand_out": counted.ON_HAND_OUT,
 }
 
 
@@ -84,7 +54,7 @@ def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
         elapsed: How many seconds ago it was.
         now: The values of this moment.
     """
-    wait, step, first = (times(figures, kind) for kind in (WAIT, STEP, FIRST))
+    wait, step, first = (times(figures, kind) for kind in (counted.WAIT, counted.STEP, counted.FIRST))
     spent = wait.total_s + step.total_s
     turns = Stats(
         since=since,
@@ -97,42 +67,42 @@ def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
         wait=wait,
         step=step,
         first_wait=first,
-        starting_s=figures.amount(STARTING) / 1e9,
+        starting_s=figures.amount(counted.STARTING) / 1e9,
         bad_samples=now.bad_samples,
     )
     return turns if now.why_not_ring is not None else _on_the_ring(turns, figures, now, spent)
 
 
 def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stats:
-    taken, samples = figures.amount(BATCHES), figures.amount(SAMPLES)
-    calls = max(1, figures.count(SOURCE_WAIT) or figures.count(WAIT))
-    sent = times(figures, TO_DEVICE)
+    taken, samples = figures.amount(counted.BATCHES), figures.amount(counted.SAMPLES)
+    calls = max(1, figures.count(counted.SOURCE_WAIT) or figures.count(counted.WAIT))
+    sent = times(figures, counted.TO_DEVICE)
     return Stats(
         **{
             **vars(turns),
             "taken_batches": taken,
             "samples": samples,
             "samples_per_s": samples / taken * turns.batches_per_s if taken else 0.0,
-            "batch_bytes": figures.amount(BYTES) / taken if taken else 0.0,
-            "ready_batches": figures.amount(READY_BATCHES) / calls,
-            "empty_share": figures.amount(EMPTY) / calls,
-            "claim_wait": times(figures, CLAIM),
-            "fetch": times(figures, FETCH),
-            "collate": times(figures, COLLATE),
-            "order_wait": times(figures, ORDER),
-            "take_wait": times(figures, READY),
-            "lent": times(figures, LENT),
+            "batch_bytes": figures.amount(counted.BYTES) / taken if taken else 0.0,
+            "ready_batches": figures.amount(counted.READY_BATCHES) / calls,
+            "empty_share": figures.amount(counted.EMPTY) / calls,
+            "claim_wait": times(figures, counted.CLAIM),
+            "fetch": times(figures, counted.FETCH),
+            "collate": times(figures, counted.COLLATE),
+            "order_wait": times(figures, counted.ORDER),
+            "take_wait": times(figures, counted.READY),
+            "lent": times(figures, counted.LENT),
             "held_batches": _held(figures.held()),
             "waits": {name: figures.amount(kind) / 1e9 for name, kind in WAITS.items()},
             "lent_slots": now.lent_slots,
-            "copied_spare": figures.amount(COPIED_SPARE),
-            "copied_kept": figures.amount(COPIED_KEPT),
-            "copied_unlocked": figures.amount(COPIED_UNLOCKED),
-            "grown_slots": figures.amount(GROWN),
+            "copied_spare": figures.amount(counted.COPIED_SPARE),
+            "copied_kept": figures.amount(counted.COPIED_KEPT),
+            "copied_unlocked": figures.amount(counted.COPIED_UNLOCKED),
+            "grown_slots": figures.amount(counted.GROWN),
             "ring_bytes": now.ring_bytes,
-            "moved_slots": now.moved_slots + figures.amount(MOVED),
+            "moved_slots": now.moved_slots + figures.amount(counted.MOVED),
             "to_device": sent if sent.count else None,
-            "worker_deaths": figures.amount(DEATHS),
+            "worker_deaths": figures.amount(counted.DEATHS),
             "workers": tuple(_worker(figures, k, now.nodes.get(k)) for k in range(figures.workers)),
             "hot": now.hot,
         }
