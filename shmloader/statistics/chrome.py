@@ -28,30 +28,30 @@ class Span:
     ended_at: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recorded:
     """Everything that was recorded about a loader.  Times are those of time.monotonic_ns().
 
     Attributes:
         label: Its dataset's name.
         trainer: The pid.
+        began_at: When recording began.
         workers: The workers' pids, as far as they are known.
         taken: The ring's record of each sequence.
         turns: The user's calls of next().
         sent: Batches that went through a stage: to a device, or `on_device`.
         by_thread: Whether a prefetch thread did that.  Then it is also the one that takes batches from the ring.
-        began_at: When recording began.
         nodes: The machine of each far worker, by its number.
     """
 
     label: str
     trainer: int
-    workers: list[int]
-    taken: list[Taken]
-    turns: list[Span]
-    sent: list[Span]
-    by_thread: bool
     began_at: int
+    workers: list[int] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+    turns: list[Span] = field(default_factory=list)
+    sent: list[Span] = field(default_factory=list)
+    by_thread: bool = False
     nodes: dict[int, str] = field(default_factory=dict)
 
 

@@ -17,6 +17,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,17 +54,12 @@ class Trace:
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
         self.path, self.batches = Path(path).resolve(), batches  # resolved, because the current folder may change
         _check(self.path)
-        self._log, self._label = log, label
+        self._log = log
         self._from: int = log.count
-        self._began_at = time.monotonic_ns()
-        self._turns: list[Span] = []
-        self._sent: list[Span] = []
-        self._pids: list[int] = []
-        self._by_thread = False
+        self._recorded = Recorded(label, os.getpid(), time.monotonic_ns())
         self._observed: list[weakref.ref[Any]] = []  # iterators over the ring
         self._replaced: list[tuple[weakref.ref[Any], str, Any]] = []
         self.nodes: Callable[[], dict[int, str]] = dict  # the machines of far workers
-        self._owner = os.getpid()
         self._writing = threading.Lock()
         self.written = False
         if sequences > MOST:
@@ -78,17 +74,18 @@ class Trace:
         """Trace an iterator of the loader.  A second call for the same iterator does nothing."""
         if self.written or not hasattr(iterator, "__dict__"):
             return
-        self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
-        self._by_thread = self._by_thread or getattr(iterator, "_run", None) is not None
+        recorded = self._recorded
+        recorded.workers = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or recorded.workers
+        recorded.by_thread = recorded.by_thread or getattr(iterator, "_run", None) is not None
         with held():  # an interrupt between replacing a method and noting it would leave it replaced
             if "_steps" in vars(iterator):
-                iterator._steps.observer = self._observe
+                iterator._steps.observer = lambda *times: self._returned(Span(*times))
                 self._observed.append(weakref.ref(iterator))
             else:
                 self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
             stage = vars(iterator).get("_stage")
             if stage is not None:
-                self._time(stage, "send", self._sent.append)
+                self._time(stage, "send", recorded.sent.append)
 
     def _time(self, owner: Any, name: str, report: Callable[[Span], None]) -> None:
         """Time the calls of a method of this object, and of no other."""
@@ -98,12 +95,9 @@ class Trace:
         vars(owner)[name] = _timed(owner, getattr(type(owner), name), before, report)
         self._replaced.append((weakref.ref(owner), name, before))
 
-    def _observe(self, began_at: int, ended_at: int) -> None:
-        self._returned(Span(began_at, ended_at))
-
     def _returned(self, span: Span) -> None:
-        self._turns.append(span)
-        if len(self._turns) >= self.batches:
+        self._recorded.turns.append(span)
+        if len(self._recorded.turns) >= self.batches:
             self.close_or_warn()
 
     def close(self) -> None:
@@ -112,7 +106,7 @@ class Trace:
         Raises:
             OSError: The file cannot be written.
         """
-        if self._owner != os.getpid():  # in a forked child, whose copy of the lock may stay locked for ever
+        if self._recorded.trainer != os.getpid():  # in a forked child, whose copy of the lock may stay locked for ever
             return
         with held():  # Ctrl-C in here would leave methods replaced, and no file
             with self._writing:
@@ -129,17 +123,7 @@ class Trace:
             if (owner := one()) is not None:
                 vars(owner).pop(name, None)
                 vars(owner).update({} if before is None else {name: before})
-        recorded = Recorded(
-            self._label,
-            self._owner,
-            self._pids,
-            self._log.since(self._from),
-            self._turns,
-            self._sent,
-            self._by_thread,
-            self._began_at,
-            self.nodes(),
-        )
+        recorded = replace(self._recorded, taken=self._log.since(self._from), nodes=self.nodes())
         self._log.keep(0)  # frees the memory, which may have been a gigabyte
         _write(self.path, json.dumps(trace_of(recorded)))
 
