@@ -104,7 +104,7 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
     places, sizes = array.array("Q"), array.array("Q")
     sparse: dict[int, Parts] = {}
     try:
-        with tarfile.open(fileobj=_Seeking(file), mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
             while (member := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # otherwise tarfile keeps all of them
                 if not member.isreg():
@@ -132,29 +132,6 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
         file.seek(end)
         _warn_of_rest(shard, end, file.read(_TAIL))
     return grouped(shard, bytes(names), ends, places, sizes, sparse)
-
-
-class _Seeking(io.RawIOBase):
-    """A file that tarfile can seek in, and that it does not close."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        return int(self._file.seek(place, whence))
-
-    def read(self, size: int = -1) -> bytes:
-        data: bytes = self._file.read(size)
-        return data
 
 
 # ------------------------------------------------------------------------------------------------------ other files
