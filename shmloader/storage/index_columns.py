@@ -29,8 +29,7 @@ def columns_of(kind: str, shards: Sequence[str], listings: Sequence[Listing]) ->
     _text(columns, "stamp", (listing.stamp.encode() for listing in listings))
     tars = [listing for listing in listings if isinstance(listing, TarListing)]
     tables = [listing for listing in listings if isinstance(listing, RowListing)]
-    samples = [len(tar.key_ends) for tar in tars] if tars else [table.samples for table in tables]
-    columns["shard_samples"] = _ends(samples)
+    columns["shard_samples"] = _ends(listing.samples for listing in listings)
     if kind == TAR:
         columns |= _of_tars(tars)
     else:

@@ -209,9 +209,7 @@ def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> 
         done()
         return found
 
-    if len(which) < 2:
-        return {at: one(at) for at in which}
-    with concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(which))) as threads:
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         futures = {at: threads.submit(one, at) for at in which}
         try:
             return {at: future.result() for at, future in futures.items()}

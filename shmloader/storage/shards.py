@@ -119,7 +119,7 @@ class Shards(Dataset[Any]):
     @property
     def index_path(self) -> str:
         """The path of the index, which is made if it is missing or out of date."""
-        return self._index().path
+        return self._source().index.path
 
     @property
     def is_tar(self) -> bool:
@@ -128,13 +128,12 @@ class Shards(Dataset[Any]):
 
     def make_index(self) -> IndexFile:
         """Make the index again, even if it is up to date."""
-        index = find_or_make(self._which, rebuild=True)
-        self._use(index)
-        return index
+        self._read_by = self._read_through(find_or_make(self._which, rebuild=True))
+        return self._read_by.index
 
     def facts(self) -> dict[str, Any]:
         """The index's path, its bytes, and its number of members or row groups."""
-        index = self._index()
+        index = self._source().index
         parts = len(index["member_place" if self.is_tar else "group_rows"])
         return {"index": index.path, "bytes": os.stat(index.path).st_size, "parts": parts}
 
@@ -170,16 +169,13 @@ class Shards(Dataset[Any]):
         self._source().prefetch(known, self._wanted if columns is None else columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        index = None if self._read_by is None else self._index()
-        known = self._known if index is None else (index.path, index.sum)
-        return {**self.__dict__, "_read_by": None, "_opened": None, "_known": known}
+        known = self._known if self._read_by is None else (self._read_by.index.path, self._read_by.index.sum)
+        return {**self.__dict__, "_read_by": None, "_known": known}
 
     def __repr__(self) -> str:
         return f"Shards of {len(self.urls):,} {self._kind} files, from {self.urls[0]}"
 
     # ------------------------------------------------------------------------------------------------------------------
-
-    _opened: IndexFile | None = None
 
     def _checked(self, index: Any) -> int:
         at, count = operator.index(index), len(self._source())
@@ -189,8 +185,7 @@ class Shards(Dataset[Any]):
 
     def _source(self) -> Tars | Tables:
         if self._read_by is None:
-            self._use(self._found())
-        assert self._read_by is not None
+            self._read_by = self._read_through(self._found())
         return self._read_by
 
     def _found(self) -> IndexFile:
@@ -203,19 +198,10 @@ class Shards(Dataset[Any]):
                     raise
         return find_or_make(self._which)
 
-    def _index(self) -> IndexFile:
-        self._source()
-        assert self._opened is not None
-        return self._opened
-
-    def _use(self, index: IndexFile) -> None:
-        self._opened = index
+    def _read_through(self, index: IndexFile) -> Tars | Tables:
         if self._kind == TAR:
-            self._read_by = Tars(self.urls, index, self._local, self._remote, self._ahead, self.decode)
-        else:
-            self._read_by = Tables(
-                self._kind, self.urls, index, self._remote, self._ahead, self.decode, self._cache_bytes
-            )
+            return Tars(self.urls, index, self._local, self._remote, self._ahead, self.decode)
+        return Tables(self._kind, self.urls, index, self._remote, self._ahead, self.decode, self._cache_bytes)
 
 
 def named_columns(columns: Iterable[str]) -> list[Column]:

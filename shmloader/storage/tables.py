@@ -55,7 +55,7 @@ class Tables:
     ) -> None:
         self._kind = kind
         self._shards = shards
-        self._index = index
+        self.index = index
         self._remote = remote
         self._ahead = ahead
         self._decode: Mapping[str, Decode | None] = {} if isinstance(decode, bool) else decode
@@ -64,16 +64,16 @@ class Tables:
         self.decoded_groups = 0  # by this process
 
     def __len__(self) -> int:
-        samples = self._index["shard_samples"]
+        samples = self.index["shard_samples"]
         return int(samples[len(samples) - 1])
 
     def place(self, index: int) -> int:
         """The number of a row's group, among all groups of all shards."""
-        return self._index.place("group_rows", index)[0]
+        return self.index.place("group_rows", index)[0]
 
     def get(self, index: int, wanted: Sequence[Column] | None) -> dict[str, Any]:
         """A row: a dict of its columns, as Python objects, or as `decode` returns them."""
-        group, row = self._index.place("group_rows", index)
+        group, row = self.index.place("group_rows", index)
         table = self._table(group, wanted)
         found = {}
         for called, name in self._names(table, group, wanted):
@@ -84,7 +84,7 @@ class Tables:
 
     def values(self, index: int, wanted: Sequence[Column], decoded: Sequence[bool]) -> list[Any]:
         """Columns of a row, as Python objects; pictures' bytes as buffers over Arrow's memory, without a copy."""
-        group, row = self._index.place("group_rows", index)
+        group, row = self.index.place("group_rows", index)
         table = self._table(group, wanted)
         found = []
         for is_decoded, (_, name) in zip(decoded, self._names(table, group, wanted), strict=True):
@@ -99,11 +99,12 @@ class Tables:
             key = group, _key(wanted)
             if self._kind != PARQUET or key in self._kept().tables:
                 continue
-            shard, own = self._index.place("shard_groups", group)
+            shard, own = self.index.place("shard_groups", group)
             if is_remote(self._shards[shard]):
                 with contextlib.suppress(Exception):  # __getitem__ raises the error
                     size = self._kept().sizes.get(group, self._most // 4)
-                    reads.append((key, size, partial(self._submit, group, wanted)))
+                    begin = partial(self._remote().submit, partial(self._read, group, wanted))
+                    reads.append((key, size, begin))
             else:
                 left = self._advise(shard, own, wanted, left)
         if reads:
@@ -128,9 +129,6 @@ class Tables:
             kept.sizes[group] = table.nbytes
             return table
 
-    def _submit(self, group: int, wanted: Sequence[Column] | None) -> Any:
-        return self._remote().submit(partial(self._read, group, wanted))
-
     def _read(self, group: int, wanted: Sequence[Column] | None) -> Any:
         """Decode a row group.
 
@@ -138,13 +136,14 @@ class Tables:
             FileNotFoundError, RuntimeError: The shard is gone, or has changed.
             KeyError: It has no such column.
         """
-        shard, own = self._index.place("shard_groups", group)
+        shard, own = self.index.place("shard_groups", group)
         url = self._shards[shard]
         try:
             if self._kind != PARQUET:
-                return pyarrow().Table.from_batches([self._batches(shard)[own]])
-            metadata = self._metadata(shard)
-            columns = None if wanted is None else [name for _, name in _columns_in(metadata, wanted, url)]
+                return pyarrow().Table.from_batches([self._of_shard(shard)[own]])
+            metadata = self._of_shard(shard)
+            there = metadata.schema.to_arrow_schema().names
+            columns = None if wanted is None else [name for _, name in _chosen(there, wanted, url)]
             with self._opened(url) as source:
                 file = pyarrow("pyarrow.parquet").ParquetFile(source, metadata=metadata, pre_buffer=is_remote(url))
                 # Without Arrow's threads, which would compete with the other workers for cores.
@@ -152,43 +151,31 @@ class Tables:
         except FileNotFoundError as error:
             raise gone(url) from error
 
-    @contextlib.contextmanager
     def _opened(self, url: str) -> Any:
-        with self._remote().open(url) if is_remote(url) else open(url, "rb") as file:
-            yield file
+        return self._remote().open(url) if is_remote(url) else open(url, "rb")
 
-    def _metadata(self, shard: int) -> Any:
-        opened = self._kept()
-        found = opened.opened.get(shard)
+    def _of_shard(self, shard: int) -> Any:
+        """The metadata of a Parquet file, or the batches of an Arrow file."""
+        kept, url = self._kept(), self._shards[shard]
+        found = kept.opened.get(shard)
         if found is None:
-            url = self._shards[shard]
-            self._check(shard)
-            with self._opened(url) as source:
-                found = pyarrow("pyarrow.parquet").ParquetFile(source).metadata
-            opened.open(shard, found)
+            now = stamp_of(self._remote().info(url).result()) if is_remote(url) else local_stamp(os.stat(url))
+            if now != self.index.text("stamp", shard):
+                raise changed(url)
+            if self._kind == PARQUET:
+                with self._opened(url) as source:
+                    found = pyarrow("pyarrow.parquet").ParquetFile(source).metadata
+            else:
+                found = arrow_batches(url)
+            kept.open(shard, found)
         return found
-
-    def _batches(self, shard: int) -> Any:
-        opened = self._kept()
-        found = opened.opened.get(shard)
-        if found is None:
-            self._check(shard)
-            found = arrow_batches(self._shards[shard])
-            opened.open(shard, found)
-        return found
-
-    def _check(self, shard: int) -> None:
-        url = self._shards[shard]
-        now = stamp_of(self._remote().info(url).result()) if is_remote(url) else local_stamp(os.stat(url))
-        if now != self._index.text("stamp", shard):
-            raise changed(url)
 
     def _advise(self, shard: int, own: int, wanted: Sequence[Column] | None, left: int) -> int:
         """Have the kernel read the columns of a group, `left` bytes at most; returns how many bytes are left then."""
         with contextlib.suppress(OSError, RuntimeError, KeyError):  # __getitem__ raises the error
-            metadata = self._metadata(shard)
-            group = metadata.row_group(own)
-            names = None if wanted is None else {name for _, name in _columns_in(metadata, wanted, "")}
+            metadata = self._of_shard(shard)
+            group, there = metadata.row_group(own), metadata.schema.to_arrow_schema().names
+            names = None if wanted is None else {name for _, name in _chosen(there, wanted, "")}
             file = os.open(self._shards[shard], os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for at in range(group.num_columns):
@@ -206,7 +193,7 @@ class Tables:
     def _names(self, table: Any, group: int, wanted: Sequence[Column] | None) -> list[tuple[str, str]]:
         if wanted is None:
             return [(name, name) for name in table.column_names]
-        return _chosen(table.column_names, wanted, self._shards[self._index.place("shard_groups", group)[0]])
+        return _chosen(table.column_names, wanted, self._shards[self.index.place("shard_groups", group)[0]])
 
 
 class _Kept:
@@ -233,10 +220,6 @@ class _Kept:
 
 def _key(wanted: Sequence[Column] | None) -> Any:
     return None if wanted is None else tuple(wanted)
-
-
-def _columns_in(metadata: Any, wanted: Sequence[Column], shard: str) -> list[tuple[str, str]]:
-    return _chosen(metadata.schema.to_arrow_schema().names, wanted, shard)
 
 
 def _chosen(there: Sequence[str], wanted: Sequence[Column], shard: str) -> list[tuple[str, str]]:

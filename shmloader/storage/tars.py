@@ -67,7 +67,7 @@ class Tars:
         decode: bool | Mapping[str, Decode | None],
     ) -> None:
         self._shards = shards
-        self._index = index
+        self.index = index
         self._local = local
         self._remote = remote
         self._ahead = ahead
@@ -85,7 +85,7 @@ class Tars:
 
     def place(self, index: int) -> int:
         """The number of a sample's shard."""
-        return self._index.place("shard_samples", index)[0]
+        return self.index.place("shard_samples", index)[0]
 
     def get(self, index: int, wanted: Sequence[Column] | None) -> dict[str, Any]:
         """A sample: a dict of its key, its shard's URL, and its members, decoded.
@@ -94,7 +94,7 @@ class Tars:
             KeyError: It lacks a wanted member.
             ValueError: A member cannot be decoded.
         """
-        sample: dict[str, Any] = {"__key__": self._index.text("key", index), "__url__": self._shards[self.place(index)]}
+        sample: dict[str, Any] = {"__key__": self.index.text("key", index), "__url__": self._shards[self.place(index)]}
         members = self._wanted(index, wanted)
         for member, data in zip(members, self._bytes(index, members), strict=True):
             decode = decoder_of(member.name, self._decode) if self._decode else None
@@ -125,7 +125,7 @@ class Tars:
             if is_remote(url):
                 reads.append((index, size, partial(self._begin, shard, url, members)))
             elif (left := left - size) >= 0:
-                stamp = self._index.text("stamp", shard)
+                stamp = self.index.text("stamp", shard)
                 for begin, end in _runs(members):
                     self._local.advise(url, begin, end - begin, stamp)
         if reads:
@@ -139,7 +139,7 @@ class Tars:
             kind = self._kinds[at]
             name = self._names.get(kind)
             if name is None:
-                name = self._index.text("extension", kind)
+                name = self.index.text("extension", kind)
                 if len(self._names) < 1024:  # a shard may give each member an extension of its own
                     self._names[kind] = name
             parts = self._sparse.get(str(at)) if self._sparse else None
@@ -156,7 +156,7 @@ class Tars:
             name = next((name for name in names if name in by_name), None)
             if name is None:
                 raise KeyError(
-                    f"sample {self._index.text('key', index)!r} of {self._shards[self.place(index)]} has no "
+                    f"sample {self.index.text('key', index)!r} of {self._shards[self.place(index)]} has no "
                     f"{' and no '.join(names)}. It has {', '.join(by_name)}. Name one of these, or leave the sample "
                     "out by a Subset"
                 )
@@ -170,7 +170,7 @@ class Tars:
         url = self._shards[shard]
         if is_remote(url):
             return self._from_remote(index, shard, url, members)
-        stamp, found = self._index.text("stamp", shard), []
+        stamp, found = self.index.text("stamp", shard), []
         for member in members:
             data = self._local.read(url, member.place, _stored(member), stamp)
             found.append(data if member.parts is None else _spread(data, member))
@@ -181,7 +181,7 @@ class Tars:
             return decode(data)
         except Exception as error:
             raise ValueError(
-                f"{self._index.text('key', index)}.{member.name} in {self._shards[self.place(index)]} cannot be "
+                f"{self.index.text('key', index)}.{member.name} in {self._shards[self.place(index)]} cannot be "
                 f"decoded: {type(error).__name__}: {error}. It has {len(data):,} bytes. Give decode= another function "
                 f"for {member.name!r}, or None to have its bytes"
             ) from error
@@ -209,7 +209,7 @@ class Tars:
     def _look_at(self, shard: int, url: str, info: Any) -> None:
         looked_at = self._looked_at()
         try:
-            if stamp_of(info.result()) != self._index.text("stamp", shard):
+            if stamp_of(info.result()) != self.index.text("stamp", shard):
                 raise changed(url)
             looked_at[shard] = True
         except BaseException:

@@ -149,7 +149,7 @@ def test_sizes_in_base_256(tmp_path: Path, by_tarfile: list[str]) -> None:
         file.write(after.tobuf(tarfile.GNU_FORMAT) + b"7".ljust(512, b"\0") + bytes(1024))
     shards = shmloader.Shards(path, ["cls;bin"])
     assert len(shards) == 2 and shards[1]["cls;bin"] == b"7"
-    assert shards._index()["member_size"][0] == size
+    assert shards._source().index["member_size"][0] == size
     assert not by_tarfile
 
 
