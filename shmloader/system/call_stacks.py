@@ -58,15 +58,7 @@ class StackMemory:
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
-        if not catches(pid, TELL):  # the signal would kill it
-            return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
-        before = os.fstat(self._fd).st_size
-        try:
-            ask(pid, lambda: os.fstat(self._fd).st_size - before)
-        except ProcessLookupError:
-            return "  (it is gone)"
-        text = without_machinery(os.pread(self._fd, 1 << 16, before).decode(errors="replace"))
-        return text or f"  (it does not answer; its state is {kernels_word(pid)})"
+        return stacks_in(pid, [self._fd])
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -78,6 +70,31 @@ class StackMemory:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fd = state["fd"].detach()
+
+
+def stacks_in(pid: int, files: list[int]) -> str:
+    """The Python stacks of a worker, or why there are none.
+
+    Args:
+        pid: The worker's.
+        files: Descriptors of the memory that it may write them to.
+    """
+    why = "it is still being started, or has ended"
+    if catches(pid, TELL):  # otherwise the signal would kill it
+        if not files:  # the process may be any, because a pid may have been reused, so leave it alone
+            return "  (it is no worker that could be asked)"
+        before = {fd: os.fstat(fd).st_size for fd in files}
+        try:
+            ask(pid, lambda: sum(os.fstat(fd).st_size - size for fd, size in before.items()))
+        except ProcessLookupError:
+            return "  (it is gone)"
+        except PermissionError as error:
+            return f"  ({error.strerror})"
+        text = b"".join(os.pread(fd, 1 << 20, size) for fd, size in before.items())
+        if kept := without_machinery(text.decode(errors="replace")):
+            return kept
+        why = "it does not answer"
+    return f"  ({why}; its state is {status_of(pid, 'State') or 'unknown'})"  # "D (disk sleep)", "T (stopped)"
 
 
 def ask(pid: int, written: Callable[[], int]) -> None:
@@ -121,8 +138,3 @@ def without_machinery(text: str) -> str:
             kept.append(line)
         below = below or line.endswith(" in _fill")
     return "\n".join(kept).lstrip("\n")
-
-
-def kernels_word(pid: int) -> str:
-    """The kernel's word for a process's state: "D (disk sleep)", "T (stopped)"."""
-    return status_of(pid, "State") or "unknown"

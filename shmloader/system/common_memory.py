@@ -39,7 +39,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shmloader.system.processes import processes_of
+from shmloader.system.processes import files_of, processes_of
 from shmloader.system.sandboxes import is_refusal, refused
 
 __all__ = ["Place", "held", "open_common"]
@@ -112,15 +112,9 @@ def _alone() -> Iterator[None]:
 def _found(name: str) -> int | None:
     link = f"/memfd:{name} (deleted)"
     for pid in processes_of(os.getuid()):
-        folder = f"/proc/{pid}/fd"
-        try:
-            numbers = os.listdir(folder)
-        except OSError:  # the process has ended, or may not be seen
-            continue
-        for number in numbers:
-            with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{number}") == link and (fd := _opened(f"{folder}/{number}")) is not None:
-                    return fd
+        for number, target in files_of(pid).items():
+            if target == link and (fd := _opened(f"/proc/{pid}/fd/{number}")) is not None:
+                return fd
     return None
 
 

@@ -12,30 +12,23 @@ import tempfile
 
 from shmloader.system.sandboxes import is_refusal, refused
 
-__all__ = ["SHM_MOUNT", "allocate", "memory", "memory_that_seals", "set_size"]
+__all__ = ["SHM_MOUNT", "allocate", "memory", "set_size"]
 
 SHM_MOUNT = "/dev/shm"
 _PIECE = 1 << 20  # bytes of zeros that are written at once
 
 
-def memory(name: str) -> int:
+def memory(name: str, *, seals: bool = False) -> int:
     """A descriptor of an empty file in memory, which is the caller's to close.
 
     Args:
         name: By which /proc shows it, if it is a memfd.
+        seals: Whether the file can be sealed, if it is a memfd.
 
     Raises:
         OSError: No descriptor is left, or the file cannot be made anywhere.
     """
-    return _memory(name, os.MFD_CLOEXEC)
-
-
-def memory_that_seals(name: str) -> int:
-    """The same, of a file that can be sealed if it is a memfd."""
-    return _memory(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-
-
-def _memory(name: str, flags: int) -> int:
+    flags = os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if seals else 0)
     try:
         return os.memfd_create(name, flags)
     except OSError as error:

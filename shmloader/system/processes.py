@@ -30,9 +30,7 @@ def status_of(pid: int, name: str) -> str:
 
 def state_of(pid: int) -> str:
     """The letter of a process's state, one of STATES; empty if it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[0]  # its name may have brackets in it
-    return ""
+    return next(iter(_stat_of(pid)), "")
 
 
 def start_of(pid: int) -> int | None:
@@ -40,11 +38,15 @@ def start_of(pid: int) -> int | None:
 
     A pid and this number identify a process, because two processes with the same pid do not start in the same tick.
     """
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()  # its name may have brackets in it
-        return None if fields[0] in "ZX" else int(fields[19])
-    return None
+    fields = _stat_of(pid)
+    return None if len(fields) < 20 or fields[0] in "ZX" else int(fields[19])
+
+
+def _stat_of(pid: int) -> list[str]:
+    """The kernel's figures of a process, from its state on; empty if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()  # its name may have brackets in it
+    return []
 
 
 def inner_pid(pid: int) -> int:

@@ -163,7 +163,7 @@ class Writer(Counter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fd = nameless.memory_that_seals("shmloader_frozen")
+        self._fd = nameless.memory("shmloader_frozen", seals=True)
 
     def put(self, data: Any) -> int:
         """Write a block; see Counter.put.

@@ -10,28 +10,18 @@ from __future__ import annotations
 import os
 
 from shmloader.commands.top.rings import STACKS
-from shmloader.system.call_stacks import TELL, ask, kernels_word, without_machinery
-from shmloader.system.processes import catches, files_of
+from shmloader.system.call_stacks import stacks_in
+from shmloader.system.processes import files_of
 
 
 def stack_of(pid: int) -> str:
     """The stacks of all threads of a worker, or why there are none."""
-    if not catches(pid, TELL):  # the signal would kill it
-        return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
     papers = _papers(pid)
-    if not papers:  # the ring may name any process, and a pid may have been reused, so leave that process alone
-        return "  (it is no worker that could be asked)"
     try:
-        before = {fd: os.fstat(fd).st_size for fd in papers}
-        ask(pid, lambda: sum(os.fstat(fd).st_size - size for fd, size in before.items()))
-        read = [os.pread(fd, os.fstat(fd).st_size - size, size) for fd, size in before.items()]
-        text = b"".join(read).decode(errors="replace")
-    except (ProcessLookupError, PermissionError) as error:
-        return f"  ({error.strerror})"
+        return stacks_in(pid, papers)
     finally:
         for fd in papers:
             os.close(fd)
-    return without_machinery(text) or f"  (it does not answer; its state is {kernels_word(pid)})"
 
 
 def _papers(pid: int) -> list[int]:
