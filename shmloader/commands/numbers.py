@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import threading
+from functools import partial
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -22,16 +23,6 @@ def bytes_of(text: str) -> int:
     return int(number * UNITS[unit])
 
 
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    return _whole(text, 1)
-
-
-def not_negative(text: str) -> int:
-    """A whole number, 0 or more."""
-    return _whole(text, 0)
-
-
 def _whole(text: str, least: int) -> int:
     try:
         number = int(text)
@@ -40,6 +31,9 @@ def _whole(text: str, least: int) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more.")
     return number
+
+
+positive, not_negative = partial(_whole, least=1), partial(_whole, least=0)
 
 
 def some_seconds_of(text: str) -> float:

@@ -58,12 +58,8 @@ def run(given: argparse.Namespace) -> int:
             show(first, STYLES[finding.level], len(finding.level))
             print(*others, sep="\n", end="\n" if others else "", flush=True)
     if given.json:
-        version = shmloader.__version__
-        print(
-            json.dumps(
-                {"shmloader": version, "status": status, "for": wanted._asdict(), "findings": findings}, indent=1
-            )
-        )
+        found = {"shmloader": shmloader.__version__, "status": status, "for": wanted._asdict(), "findings": findings}
+        print(json.dumps(found, indent=1))
     return status
 
 

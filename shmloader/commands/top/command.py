@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from shmloader.commands.numbers import positive, seconds_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or (sys.platform == "linux" and sys.maxsize > 2**32):  # the core is not built elsewhere
     from shmloader.commands.top.rings import Held, Key, Rings
+    from shmloader.commands.top.screen import picture, plain
+    from shmloader.commands.top.stacks import stack_of
     from shmloader.commands.top.view import LoaderView, Watched
 
 EXIT = """exit status:
@@ -57,8 +59,6 @@ def run(given: argparse.Namespace) -> int:
     if sys.platform != "linux":
         print("shmloader top: there are no rings off Linux", file=sys.stderr)
         return 1
-    from shmloader.commands.top.rings import Rings
-
     if given.pid is not None and not os.path.isdir(f"/proc/{given.pid}"):
         print(f"shmloader top: there is no process {given.pid}", file=sys.stderr)
         return 1
@@ -89,19 +89,18 @@ class Top:
         self._held: list[Held] = []
         self._found_at = -FIND_EVERY
         self._watched: dict[Key, Watched] = {}
-        self._stacks: dict[
-            int, tuple[float, str]
-        ] = {}  # by the pids of workers: when they were asked, and their answers
+        self._stacks: dict[int, tuple[float, str]] = {}  # for each worker's pid, when it was asked, and its answer
 
     def look(self) -> list[LoaderView]:
         """The present state of all loaders."""
-        from shmloader.commands.top.view import Watched
-
         now = time.monotonic()
         if now - self._found_at >= FIND_EVERY or any(one.ring.closed for one in self._held):
             self._held, self._found_at = self._rings.find(), now
         self._watched = {one.key: self._watched.get(one.key) or Watched() for one in self._held}
-        loaders = [view for one in self._held if (view := self._view(one)) is not None]
+        loaders: list[LoaderView] = []
+        for one in self._held:
+            with contextlib.suppress(ValueError):  # it was closed in the meantime
+                loaders.append(self._watched[one.key].look(one))
         if self._asks:
             self._ask([lane.pid for loader in loaders for lane in loader.lanes if lane.awaited and lane.pid])
         return loaders
@@ -111,21 +110,10 @@ class Top:
         """How many rings there are that another version of shmloader made."""
         return len(self._rings.others)
 
-    def _view(self, held: Held) -> LoaderView | None:
-        with contextlib.suppress(ValueError):  # it was closed in the meantime
-            return self._watched[held.key].look(held)
-        return None
-
     def _ask(self, pids: list[int]) -> None:
-        from shmloader.commands.top.stacks import stack_of
-
         now = time.monotonic()
-        self._stacks = {
-            pid: self._stacks[pid]
-            if pid in self._stacks and now - self._stacks[pid][0] < STACK_EVERY
-            else (now, stack_of(pid))
-            for pid in pids
-        }
+        answered = {pid: answer for pid, answer in self._stacks.items() if now - answer[0] < STACK_EVERY}
+        self._stacks = {pid: answered.get(pid) or (now, stack_of(pid)) for pid in pids}
 
     @property
     def stacks(self) -> dict[int, str]:
@@ -134,8 +122,6 @@ class Top:
 
 
 def _print_once(top: Top, interval: float, as_json: bool) -> int:
-    from shmloader.commands.top.screen import plain
-
     top.look()
     time.sleep(interval)  # because rates need two looks
     loaders = top.look()
@@ -156,8 +142,6 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
 def _live(top: Top, interval: float) -> int:
     from rich.console import Console
     from rich.live import Live
-
-    from shmloader.commands.top.screen import picture
 
     console = Console()
     with Live(picture([], {}, console.width), console=console, screen=True, auto_refresh=False) as live:
