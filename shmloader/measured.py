@@ -99,8 +99,7 @@ class Measured:
         """
         if why := off_the_ring.why_not_here():
             raise RuntimeError(f"report() needs shmloader's extensions, and they cannot be used here: {why}")
-        from shmloader.statistics.all_ranks import with_ranks
-        from shmloader.statistics.evidence import Evidence, settings_of, shares_of
+        from shmloader.statistics.evidence import Evidence, settings_of, shares_of, with_ranks
         from shmloader.statistics.figures import stats_of
         from shmloader.statistics.report import Report
         from shmloader.statistics.verdict import verdict_of

@@ -4,12 +4,14 @@ It computes how busy or idle workers are, which one is the slowest, and how many
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed
 from torch.utils.data import IterableDataset
 
 from shmloader.far_workers import local_workers
@@ -193,7 +195,7 @@ class Evidence:
             return self.cores
         return min(self.cores, max(0.1, self.workers_s("busy_s") * (self.cpu_share or 0.0) / spent))
 
-    def rate(self, workers: int, idle: float = 0.0) -> float:
+    def rate(self, workers: int) -> float:
         """Batches a second that this number of workers would give this loop, computed from the measurements.
 
         The number of cores limits computing, but not sleeping or waiting for a disk.  A worker's waits for a core do
@@ -202,7 +204,7 @@ class Evidence:
         work = self.work_s * (1 - self.delayed_share)
         if not work:
             return 0.0
-        rate = workers * (1 - idle) / work
+        rate = workers / work
         if on_core := self.work_s * (self.cpu_share or 0.0):
             rate = min(rate, self.got_cores / on_core)
         return min(rate, 1 / self.step_s) if self.step_s else rate
@@ -268,3 +270,25 @@ def shares_of(log: Sequence[Taken]) -> list[float]:
     size = len(turns) / BLOCKS
     blocks = [turns[int(k * size) : int((k + 1) * size)] for k in range(BLOCKS)]
     return [sum(wait for wait, _ in block) / max(1, sum(map(sum, block))) for block in blocks]
+
+
+def with_ranks(evidence: Evidence) -> Evidence:
+    """The evidence, with each rank's wait for a batch added: in a step that synchronises, all wait for the slowest.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised, or not all ranks have asked by its timeout.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise RuntimeError(
+            "report(ranks=True) asks the other ranks, and torch.distributed is not initialised. Call "
+            "init_process_group() first, or leave ranks out."
+        )
+    waits: list[float] = [0.0] * torch.distributed.get_world_size()
+    try:
+        torch.distributed.all_gather_object(waits, evidence.wait_s)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "report(ranks=True) gathers one number from each rank, and did not get all of them. Every rank must call "
+            f"it, at the same place in its loop. torch.distributed raised: {error}"
+        ) from error
+    return dataclasses.replace(evidence, ranks=waits, rank=torch.distributed.get_rank())

@@ -125,10 +125,13 @@ class Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
         stats = list(self._all_stats())
-        for name, what in GAUGES.items():
-            yield self._family(GaugeMetricFamily(f"shmloader_{name}", what, labels=["loader"]), name, stats)
-        for name, what in COUNTERS.items():
-            yield self._family(CounterMetricFamily(f"shmloader_{name}", what, labels=["loader"]), name, stats)
+        for kind, names in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, what in names.items():
+                family = kind(f"shmloader_{name}", what, labels=["loader"])
+                for loader, each in stats:
+                    if (value := getattr(each, name)) is not None:
+                        family.add_metric([loader], value)
+                yield family
         for name, what in SUMMARIES.items():
             summary = SummaryMetricFamily(f"shmloader_{name}_seconds", what, labels=["loader"])
             quantiles = GaugeMetricFamily(f"shmloader_{name}_quantile_seconds", what, labels=["loader", "quantile"])
@@ -148,11 +151,3 @@ class Collector:
                 for worker in each.workers or ():
                     counter.add_metric([loader, str(worker.worker)], getattr(worker, field))
             yield counter
-
-    @staticmethod
-    def _family(family: Any, name: str, stats: list[tuple[str, Stats]]) -> Any:
-        for loader, each in stats:
-            value = getattr(each, name)
-            if value is not None:
-                family.add_metric([loader], value)
-        return family

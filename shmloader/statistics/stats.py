@@ -193,8 +193,7 @@ class Stats:
 
 def _flat(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, Times):
-        inside = dataclasses.asdict(value)
-        return {f"{name}_{key}": inside[key] for key in inside}
+        return {f"{name}_{key}": each for key, each in vars(value).items()}
     if isinstance(value, dict):
         return {f"{name}_{key}_s": each for key, each in value.items()}
     return {name: value} if isinstance(value, (int, float)) else {}

@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -158,10 +159,8 @@ def _timed(value: Any, method: Callable[..., Any], before: Any, report: Callable
         given = list(arguments)  # one at most, taken out of the list, because a stage drops its batch early
         del arguments
         began_at = time.monotonic_ns()
-        if before is not None:
-            result = before(given.pop()) if given else before()
-        else:
-            result = method(weakly(), given.pop()) if given else method(weakly())
+        call = partial(method, weakly()) if before is None else before
+        result = call(given.pop()) if given else call()
         report(Span(began_at, time.monotonic_ns()))
         return result
 

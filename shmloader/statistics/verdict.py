@@ -86,7 +86,8 @@ def is_sure(evidence: Evidence, kind: Kind, cause: Cause | None) -> bool:
     if cause is not None and cause.name in ("device", "rank", "first_batch"):
         return cause.sure
     if not evidence.settings.num_workers:
-        return share_is_clear(evidence)
+        share = evidence.share or 0.0
+        return share >= 2 * INPUT or share < CONSUMER / 2  # so far beyond a limit that its parts need no check
     if len(evidence.shares) < 2:
         return False
     around, spread = mean(evidence.shares), 2 * stdev(evidence.shares) / math.sqrt(len(evidence.shares))
@@ -95,12 +96,6 @@ def is_sure(evidence: Evidence, kind: Kind, cause: Cause | None) -> bool:
     if kind == "balanced":
         return False
     return around - spread >= INPUT and cause is not None and cause.sure
-
-
-def share_is_clear(evidence: Evidence) -> bool:
-    """Whether the share is so far beyond a limit that its parts need no check."""
-    share = evidence.share or 0.0
-    return share >= 2 * INPUT or share < CONSUMER / 2
 
 
 def text(evidence: Evidence, kind: Kind, share: float, sure: bool) -> str:
