@@ -65,6 +65,13 @@ class Wanted:
     def names(self) -> list[str]:
         return [os.path.basename(shard) if not is_remote(shard) else shard for shard in self.shards]
 
+    def not_there(self, shard: str) -> FileNotFoundError:
+        """The error for a shard that does not exist."""
+        return FileNotFoundError(
+            f"{shard} is not there. It is shard {self.shards.index(shard):,} of {len(self.shards):,}. Correct "
+            "the name, or name only shards that are there"
+        )
+
     def _file(self, folder: str, names: Any) -> str:
         hashed = blake2b(digest_size=8)
         for name in (_VERSION, self.kind, *names):
@@ -139,10 +146,7 @@ def _local_stamps(wanted: Wanted) -> list[str | None]:
         try:
             stamps.append(local_stamp(os.stat(shard)))
         except FileNotFoundError:
-            raise FileNotFoundError(
-                f"{shard} is not there. It is shard {wanted.shards.index(shard):,} of {len(wanted.shards):,}. Correct "
-                "the name, or name only shards that are there"
-            ) from None
+            raise wanted.not_there(shard) from None
     return stamps
 
 
@@ -186,9 +190,7 @@ def _alone(wanted: Wanted) -> Iterator[None]:
 
 
 def _made(wanted: Wanted, stamps: list[str | None], old: IndexFile | None) -> IndexFile:
-    changed = range(len(stamps)) if old is None else _changed(old, stamps)
-    if old is not None and any(stamp is None for stamp in stamps):
-        changed = range(len(stamps))
+    changed = range(len(stamps)) if old is None or None in stamps else _changed(old, stamps)
     listings = {} if old is None else listings_in(old, sorted({*range(len(stamps))} - {*changed}))
     with _bar(wanted.progress, len(changed)) as done:
         here = [at for at in changed if stamps[at] is not None]
@@ -237,10 +239,7 @@ def _questions(
             try:
                 info = await asker.call("info", shard)
             except FileNotFoundError:
-                raise FileNotFoundError(
-                    f"{shard} is not there. It is shard {at:,} of {len(wanted.shards):,}. Correct the name, or name "
-                    "only shards that are there"
-                ) from None
+                raise wanted.not_there(shard) from None
             listing: Listing
             if info.get("size") is None:
                 raise ValueError(

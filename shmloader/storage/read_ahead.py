@@ -69,11 +69,6 @@ class ReadAhead:
             self._begin()
             return None if found is None else found[2]
 
-    @property
-    def waiting(self) -> int:
-        """How many reads were announced and not begun."""
-        return sum(self._known.get(key) == at for key, at, _, _ in self._line)
-
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[int]]:
         return ReadAhead, (self.most,)
 

@@ -36,12 +36,11 @@ class Member(NamedTuple):
     parts: Parts | None  # the pieces of a sparse member; None: it is not sparse
 
 
-class _Reads:
+class _Reads(NamedTuple):
     """Requests for one sample, under way."""
 
-    def __init__(self, runs: list[tuple[int, int, Any]], info: Any) -> None:
-        self.runs = runs  # for each request: begin, end, and a future with the bytes
-        self.info = info  # a future with the shard's info; True: it was compared with the index already
+    runs: list[tuple[int, int, Any]]  # for each request: begin, end, and a future with the bytes
+    info: Any  # a future with the shard's info; True: it was compared with the index already
 
     def cancel(self) -> None:
         for _, _, read in self.runs:

@@ -68,8 +68,7 @@ class SpawnArguments(dict[str, Any]):
         What processes open by path is kept as long as this object, because it is not known when they have unpickled.
         """
         if self._packed is not None:
-            made = self._packed.take_made()
-            self._opened_by_path = made if self._packed.is_by_path else None
+            self._opened_by_path = self._packed.all_started()
 
     def close(self) -> None:
         """Give the memory back, because no further process is expected.  For another one it is pickled again."""
@@ -134,15 +133,10 @@ class _Packed:
         given.extend(self._given)
         return True
 
-    @property
-    def is_by_path(self) -> bool:
-        """Whether processes open files of this process, which must stay open until then."""
-        return self._places is not None
-
-    def take_made(self) -> Pickler | None:
-        """What holds the objects that pickling has made.  If nobody keeps it, they die."""
+    def all_started(self) -> Pickler | None:
+        """Drop what holds the objects that pickling has made; returns it if processes open its files by path."""
         made, self._pickler = self._pickler, None
-        return made
+        return None if self._places is None else made
 
     def reference(self) -> tuple[Any, ...]:
         return _unpack, (reduction.DupFd(self._fd), self._size, self._places)

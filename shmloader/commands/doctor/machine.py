@@ -14,8 +14,9 @@ from shmloader.ring.growth import free_in_shm, in_units
 from shmloader.ring.segment import Segment
 from shmloader.system import cores, limits
 from shmloader.system.nameless import SHM_MOUNT
+from shmloader.system.processes import processes_of, status_of
 
-PROCESSES, SYSTEM, MOUNTS = Path("/proc"), Path("/sys"), Path("/proc/self/mounts")
+SYSTEM, MOUNTS = Path("/sys"), Path("/proc/self/mounts")
 IN_MEMORY = ("tmpfs", "devtmpfs", "ramfs", "hugetlbfs")  # kinds of mounts that no disk backs
 LEFT_FREE = 1 / 16  # of /dev/shm: "auto" leaves it free (growth.py)
 NO_TORCH = "rings lie in a memfd, which is as fast; torch's own loader cannot work"
@@ -195,12 +196,7 @@ def _limit(which: int, hard: int = 0) -> int | None:
 
 def _tasks_of_this_user() -> int:
     """Processes and threads, as the kernel counts them for its limit."""
-    count = 0
-    for process in PROCESSES.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            if process.stat().st_uid == os.getuid():
-                count += len(os.listdir(process / "task"))
-    return count
+    return sum(int(status_of(pid, "Threads") or 0) for pid in processes_of(os.getuid()))
 
 
 def _mount() -> tuple[str, str]:
