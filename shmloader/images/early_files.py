@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from shmloader.storage.remote import OfThisProcess
 from shmloader.storage.threads import Threads
 from shmloader.system.file_systems import is_local
 from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
@@ -77,28 +78,22 @@ class EarlyFiles:
             few, self._blocks = blocks == self._blocks, blocks
             self._is_local = _advise(islice(_paths(samples, indices), 1 if few else None), is_kept)
         if not self._is_local and (batch := announced_batch()) is not None:
-            _readers(os.getpid()).announce(list(_paths(samples, indices)), batch, is_kept)
+            _readers().announce(list(_paths(samples, indices)), batch, is_kept)
 
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
-        return path if self._is_local or not _is_path(path) else _readers(os.getpid()).take(os.fsdecode(path)) or path
-
-
-def _is_path(value: Any) -> bool:
-    """Whether it names a file, as in decode(): bytes are a picture."""
-    return isinstance(value, (str, os.PathLike))
+        if self._is_local or not isinstance(path, (str, os.PathLike)):  # bytes are a picture, as in decode()
+            return path
+        return _readers().take(os.fsdecode(path)) or path
 
 
 def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[str]:
     """The files' paths as strings: an os.PathLike of the user's may have no hash."""
     for index in indices:
-        try:
+        with suppress(Exception):  # __getitem__ raises it
             path = samples[index][0]
-            name = os.fsdecode(path) if _is_path(path) else None
-        except Exception:  # __getitem__ raises it
-            continue
-        if name is not None:
-            yield name
+            if isinstance(path, (str, os.PathLike)):
+                yield os.fsdecode(path)
 
 
 def _open(path: str, flags: int) -> int:
@@ -182,11 +177,10 @@ class _Readers:
             if reading.is_kept is None or not reading.is_kept(reading.path):
                 with open(reading.path, "rb", buffering=0, opener=_open) as file:
                     status = os.fstat(file.fileno())
-                    if stat.S_ISREG(status.st_mode) and status.st_size <= reading.room:
-                        data = file.read(status.st_size + 1) or b""
-                        if len(data) == status.st_size:
-                            found = EarlyFile(reading.path, data, (status.st_size, status.st_mtime_ns))
-                size = status.st_size
+                    size = status.st_size  # 0 also of a FIFO or a device that took the file's place
+                    data = file.read(size + 1) if 0 < size <= reading.room else None
+                    if data is not None and len(data) == size:
+                        found = EarlyFile(reading.path, data, (size, status.st_mtime_ns))
         with self._lock:
             self._seen = self._seen[0] + (size > 0), self._seen[1] + size
             if self._reads.get(reading.path) is reading:
@@ -197,7 +191,4 @@ class _Readers:
         return found
 
 
-@cache
-def _readers(process: int) -> _Readers:
-    """Those of a process: a fork has none of its parent's threads."""
-    return _Readers()
+_readers = OfThisProcess(_Readers)  # because a fork has none of its parent's threads

@@ -24,6 +24,7 @@ from PIL import UnidentifiedImageError
 import shmloader
 from shmloader import images
 from shmloader.images import early_files
+from shmloader.storage.remote import OfThisProcess
 from shmloader.system import file_systems
 from shmloader.worker.look_ahead import Announced, prefetch_of
 from tests.images import torchvision_stand_ins as tv
@@ -65,11 +66,10 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file system is local."""
     monkeypatch.setattr(early_files, "is_local", lambda device: False)
-    yield
-    early_files._readers.cache_clear()
+    monkeypatch.setattr(early_files, "_readers", OfThisProcess(early_files._Readers))
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_which_file_systems_are_local(kind: str, is_far: bool, tmp_path: Path, m
 
 def reads() -> list[Any]:
     """What this process has announced to its threads and not taken."""
-    return list(early_files._readers(os.getpid())._reads.values())
+    return list(early_files._readers()._reads.values())
 
 
 def held() -> int:
@@ -329,8 +329,8 @@ def test_threads_read_them(root: Path, tmp_path: Path, announced: list[Announced
         folder.__prefetch__(order)
         assert len(reads()) == 5 and advised == []
         assert all(torch.equal(folder[at][0], plain[at][0]) for at in order)
-        assert not reads() and early_files._readers(os.getpid())._held == 0
-    ends = early_files._readers(os.getpid())._threads._threads
+        assert not reads() and early_files._readers()._held == 0
+    ends = early_files._readers()._threads._threads
     assert 0 < len(ends) <= early_files.THREADS
 
 
@@ -406,7 +406,7 @@ def test_bytes_are_bounded(root: Path, announced: list[Announced], monkeypatch: 
         wait_for(lambda: held() > max(sizes) or len(reads()) < 4)
         assert held() <= 4 * max(sizes)
         assert torch.equal(folder[at][0], expected[at])
-    assert early_files._readers(os.getpid())._held == 0
+    assert early_files._readers()._held == 0
 
 
 def test_what_the_decoder_reads_first_is_left_out(
@@ -442,7 +442,7 @@ def test_bytes_of_earlier_batches_are_dropped(root: Path, announced: list[Announ
     assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
     folder.__prefetch__([5])
     assert [reading.path for reading in reads()] == [folder.samples[5][0]]
-    assert early_files._readers(os.getpid())._held <= early_files._ROOM
+    assert early_files._readers()._held <= early_files._ROOM
 
 
 def test_threads_leave_out_what_is_in_the_cache(root: Path, announced: list[Announced]) -> None:
