@@ -19,6 +19,7 @@ TAR, PARQUET, ARROW = "tar", "parquet", "arrow"
 _FORMATS = {".tar": TAR, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW, ".ipc": ARROW}
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.(gz|bz2|xz|zst|zstd|lz4|z))$", re.IGNORECASE)
 _RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
+_LOCAL = re.compile(r"^(file://|local://|file:)")
 _PROTOCOL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)(://|::)")
 
 
@@ -76,11 +77,7 @@ def is_remote(shard: str) -> bool:
 
 def local_path(url: str) -> str:
     """The absolute path of a local shard; also of a URL with file:// or file:."""
-    for prefix in ("file://", "local://", "file:"):
-        if url.startswith(prefix):
-            url = url[len(prefix) :]
-            break
-    return os.path.abspath(os.path.expanduser(url))
+    return os.path.abspath(os.path.expanduser(_LOCAL.sub("", url)))
 
 
 def _format(shard: str) -> str:

@@ -158,12 +158,8 @@ def matching(pattern: str, options: dict[str, Any]) -> list[str]:
 
 def read_whole(url: str, options: dict[str, Any]) -> bytes:
     """All bytes of a file."""
-
-    async def asked(asker: Asker) -> bytes:
-        data: bytes = await asker.call("cat_file", url)
-        return data
-
-    return asking(options, asked)
+    data: bytes = asking(options, lambda asker: asker.call("cat_file", url))
+    return data
 
 
 # ---------------------------------------------------------------------------------------------------------- in a worker
