@@ -124,48 +124,36 @@ def text(evidence: Evidence, kind: Kind, share: float, sure: bool) -> str:
 
 def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
     """Further remarks, for any verdict."""
-    stats, found = evidence.stats, []
-    if (copied := copies(evidence)) is not None and (cause is None or cause.name != "spare_slots"):
-        found.append(f"{copied[0]}: {copied[1]}")
-    if stats.copied_kept:
-        found.append(
-            f"{plural(stats.copied_kept, 'batch', 'es')} copied out, because a collate function or a dataset keeps "
-            "what it returned: return a copy instead"
-        )
-    if stats.copied_unlocked and stats.copied_unlocked > 0.1 * (stats.taken_batches or 0):
-        found.append(
-            f"{plural(stats.copied_unlocked, 'batch', 'es')} copied, because their slots were not page-locked yet"
-        )
-    if stats.moved_slots:
-        found.append(
-            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, which is "
-            "as fast. SHMLOADER_RING_MEMORY=memfd puts them there from the start; docker run --shm-size makes "
-            "/dev/shm larger"
-        )
-    if stats.grown_slots and stats.grown_slots > 0.1 * (stats.taken_batches or 0):
-        found.append(f"slots had to grow {plural(stats.grown_slots, 'time')}: batches differ much in size")
-    if stats.bad_samples:
-        found.append(
-            f"{plural(stats.bad_samples, 'sample')} raised and {were(stats.bad_samples)} replaced: loader.bad_samples"
-        )
-    if stats.worker_deaths:
-        found.append(f"{plural(stats.worker_deaths, 'worker')} died and {were(stats.worker_deaths)} replaced")
-    if evidence.without_batch:
-        found.append(_empty_parts(evidence))
-    if evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores:
-        found.append(
-            f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine"
-        )
-    if evidence.settings.detail and not stats.hot:
-        found.append(
-            "SHMLOADER_DETAIL=1 has no samples yet: workers sample one batch in 16, every 10 ms, and never while the "
-            "dataset blocks all signals"
-            if stats.why_not_ring is None
-            else "SHMLOADER_DETAIL=1 has no effect: it samples the workers of a loader that rides the ring"
-        )
-    if stats.why_not_ring is not None:
-        found.append(f"only next() is measured, because batches do not ride the ring: {stats.why_not_ring}")
-    return tuple(found)
+    stats, copied = evidence.stats, copies(evidence)
+    few = 0.1 * (stats.taken_batches or 0)
+    kept, unlocked, moved = stats.copied_kept or 0, stats.copied_unlocked or 0, stats.moved_slots or 0
+    grown, bad, deaths = stats.grown_slots or 0, stats.bad_samples, stats.worker_deaths or 0
+    no_samples = evidence.settings.detail and not stats.hot
+    found = {
+        ": ".join(copied or ()): copied is not None and (cause is None or cause.name != "spare_slots"),
+        f"{plural(kept, 'batch', 'es')} copied out, because a collate function or a dataset keeps what it returned: "
+        "return a copy instead": kept,
+        f"{plural(unlocked, 'batch', 'es')} copied, because their slots were not page-locked yet": unlocked > few,
+        f"/dev/shm is too small: {plural(moved, 'slot')} of the ring moved to a memfd, which is as fast. "
+        "SHMLOADER_RING_MEMORY=memfd puts them there from the start; docker run --shm-size makes /dev/shm "
+        "larger": moved,
+        f"slots had to grow {plural(grown, 'time')}: batches differ much in size": grown > few,
+        f"{plural(bad, 'sample')} raised and {were(bad)} replaced: loader.bad_samples": bad,
+        f"{plural(deaths, 'worker')} died and {were(deaths)} replaced": deaths,
+        _empty_parts(evidence): evidence.without_batch,
+        f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine": (
+            evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores
+        ),
+        "SHMLOADER_DETAIL=1 has no samples yet: workers sample one batch in 16, every 10 ms, and never while the "
+        "dataset blocks all signals": no_samples and stats.why_not_ring is None,
+        "SHMLOADER_DETAIL=1 has no effect: it samples the workers of a loader that rides the ring": (
+            no_samples and stats.why_not_ring is not None
+        ),
+        f"only next() is measured, because batches do not ride the ring: {stats.why_not_ring}": (
+            stats.why_not_ring is not None
+        ),
+    }
+    return tuple(text for text, holds in found.items() if holds)
 
 
 def _empty_parts(evidence: Evidence) -> str:
