@@ -41,15 +41,12 @@ def draw(path: str | os.PathLike[str], verdict: Verdict, stats: Stats, log: Sequ
     workers = sorted({taken.worker for taken in log})
     figure = Figure(figsize=(11, 2.6 + 0.3 * len(workers) + 1.6), dpi=140, layout="constrained")
     lanes, shares = figure.subplots(2, 1, height_ratios=(1.6 + 0.3 * len(workers), 1.2))
-    figure.suptitle(_title(verdict), x=0.01, ha="left", fontsize=10, wrap=True)
+    cause = verdict.cause
+    title = verdict.text if cause is None else f"{verdict.text}\n{cause.name}: {cause.change}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, wrap=True)
     _draw_lanes(lanes, log, workers)
     _draw_shares(shares, stats)
     figure.savefig(path)
-
-
-def _title(verdict: Verdict) -> str:
-    cause = verdict.cause
-    return verdict.text if cause is None else f"{verdict.text}\n{cause.name}: {cause.change}"
 
 
 def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:

@@ -167,7 +167,9 @@ class Tables:
                     found = pyarrow("pyarrow.parquet").ParquetFile(source).metadata
             else:
                 found = arrow_batches(url)
-            kept.open(shard, found)
+            kept.opened[shard] = found
+            while len(kept.opened) > _OPEN:
+                kept.opened.popitem(last=False)
         return found
 
     def _advise(self, shard: int, own: int, wanted: Sequence[Column] | None, left: int) -> int:
@@ -211,11 +213,6 @@ class _Kept:
         self._bytes += table.nbytes
         while self._bytes > most and len(self.tables) > 1:
             self._bytes -= self.tables.popitem(last=False)[1].nbytes
-
-    def open(self, shard: int, opened: Any) -> None:
-        self.opened[shard] = opened
-        while len(self.opened) > _OPEN:
-            self.opened.popitem(last=False)
 
 
 def _key(wanted: Sequence[Column] | None) -> Any:

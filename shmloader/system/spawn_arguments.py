@@ -118,7 +118,7 @@ class _Packed:
                 given[self._first :] = self._given
         except BaseException as error:
             self.close()
-            if _says_too_many_files(error):
+            if type(error) is RuntimeError and os.strerror(errno.EMFILE) in str(error):  # of torch
                 raise type(error)(_too_many_tensors(len(given) - self._first)) from None
             raise
         self._size = pages.size
@@ -191,11 +191,6 @@ def _no_room(size: int, why: str) -> str:
         f"the dataset, pickled for the workers, takes more than {size // MiB} MiB of memory: {why}. Have it hold less "
         "(file names instead of contents), or start the workers by fork, which pickles nothing."
     )
-
-
-def _says_too_many_files(error: BaseException) -> bool:
-    """Whether torch could not share one more tensor, because this process may open no more files."""
-    return type(error) is RuntimeError and os.strerror(errno.EMFILE) in str(error)
 
 
 def _too_many_tensors(shared: int) -> str:

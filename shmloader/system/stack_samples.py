@@ -145,15 +145,11 @@ class Looks:
         self._is_in_look = False
         self._first = 0  # when the timer first runs out for this batch
         self._times = 0  # how often it had at the last sample
-        self.listen()
+        signal.signal(LOOK, self._look)
+        signal.siginterrupt(LOOK, False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
-
-    def listen(self) -> None:
-        """Take over the signal."""
-        signal.signal(LOOK, self._look)
-        signal.siginterrupt(LOOK, False)
 
     def begin(self) -> None:
         """A batch is claimed.  The first sample comes at a random time, so that short work is seen as well."""

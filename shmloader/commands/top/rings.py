@@ -83,8 +83,9 @@ class Rings:
         for one in held.values():
             one.nodes = {pid: nodes[pid] for pid in one.holders.values() if nodes.get(pid)}
         self._known = {key: ring for key, ring in self._known.items() if key in seen}
-        mine = [one for one in held.values() if not one.ring.closed and self._is_asked_for(one)]
-        return sorted(mine, key=lambda one: one.ring.started_at)
+        mine = [one for one in held.values() if not one.ring.closed and one.trainer]
+        asked_for = [one for one in mine if self._pid in (None, one.trainer)]
+        return sorted(asked_for, key=lambda one: one.ring.started_at)
 
     def _note(self, pid: int, path: str, held: dict[Key, Held], seen: set[Key]) -> None:
         with contextlib.suppress(OSError):  # the process is gone, or may not be inspected
@@ -99,10 +100,6 @@ class Rings:
             if ring is not None:
                 self._known[key] = ring
                 held.setdefault(key, Held(key, ring)).holders[inner_pid(pid)] = pid
-
-    def _is_asked_for(self, held: Held) -> bool:
-        trainer = held.trainer
-        return bool(trainer) and (self._pid is None or trainer == self._pid)
 
 
 def _node(path: str) -> str:
