@@ -4,7 +4,7 @@ The counters are those of an account: NOTE [ Accounts ] in account.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shmloader.core import figures as counted
 from shmloader.core.figures import Figures
@@ -77,35 +77,33 @@ def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stat
     taken, samples = figures.amount(counted.BATCHES), figures.amount(counted.SAMPLES)
     calls = max(1, figures.count(counted.SOURCE_WAIT) or figures.count(counted.WAIT))
     sent = times(figures, counted.TO_DEVICE)
-    return Stats(
-        **{
-            **vars(turns),
-            "taken_batches": taken,
-            "samples": samples,
-            "samples_per_s": samples / taken * turns.batches_per_s if taken else 0.0,
-            "batch_bytes": figures.amount(counted.BYTES) / taken if taken else 0.0,
-            "ready_batches": figures.amount(counted.READY_BATCHES) / calls,
-            "empty_share": figures.amount(counted.EMPTY) / calls,
-            "claim_wait": times(figures, counted.CLAIM),
-            "fetch": times(figures, counted.FETCH),
-            "collate": times(figures, counted.COLLATE),
-            "order_wait": times(figures, counted.ORDER),
-            "take_wait": times(figures, counted.READY),
-            "lent": times(figures, counted.LENT),
-            "held_batches": _held(figures.held()),
-            "waits": {name: figures.amount(kind) / 1e9 for name, kind in WAITS.items()},
-            "lent_slots": now.lent_slots,
-            "copied_spare": figures.amount(counted.COPIED_SPARE),
-            "copied_kept": figures.amount(counted.COPIED_KEPT),
-            "copied_unlocked": figures.amount(counted.COPIED_UNLOCKED),
-            "grown_slots": figures.amount(counted.GROWN),
-            "ring_bytes": now.ring_bytes,
-            "moved_slots": now.moved_slots + figures.amount(counted.MOVED),
-            "to_device": sent if sent.count else None,
-            "worker_deaths": figures.amount(counted.DEATHS),
-            "workers": tuple(_worker(figures, k, now.nodes.get(k)) for k in range(figures.workers)),
-            "hot": now.hot,
-        }
+    return replace(
+        turns,
+        taken_batches=taken,
+        samples=samples,
+        samples_per_s=samples / taken * turns.batches_per_s if taken else 0.0,
+        batch_bytes=figures.amount(counted.BYTES) / taken if taken else 0.0,
+        ready_batches=figures.amount(counted.READY_BATCHES) / calls,
+        empty_share=figures.amount(counted.EMPTY) / calls,
+        claim_wait=times(figures, counted.CLAIM),
+        fetch=times(figures, counted.FETCH),
+        collate=times(figures, counted.COLLATE),
+        order_wait=times(figures, counted.ORDER),
+        take_wait=times(figures, counted.READY),
+        lent=times(figures, counted.LENT),
+        held_batches=_held(figures.held()),
+        waits={name: figures.amount(kind) / 1e9 for name, kind in WAITS.items()},
+        lent_slots=now.lent_slots,
+        copied_spare=figures.amount(counted.COPIED_SPARE),
+        copied_kept=figures.amount(counted.COPIED_KEPT),
+        copied_unlocked=figures.amount(counted.COPIED_UNLOCKED),
+        grown_slots=figures.amount(counted.GROWN),
+        ring_bytes=now.ring_bytes,
+        moved_slots=now.moved_slots + figures.amount(counted.MOVED),
+        to_device=sent if sent.count else None,
+        worker_deaths=figures.amount(counted.DEATHS),
+        workers=tuple(_worker(figures, k, now.nodes.get(k)) for k in range(figures.workers)),
+        hot=now.hot,
     )
 
 
