@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from PIL import Image
 
 from shmloader import images
 from shmloader.images import early_files
+from shmloader.storage.remote import OfThisProcess
+from shmloader.worker.look_ahead import Announced
 
 timm = pytest.importorskip("timm.data")
 
@@ -69,7 +72,7 @@ def test_what_is_not_fused(folder: Path) -> None:
 
 
 def test_files_are_read_early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel; or by threads where opening is slow, and then the errors are the same, too."""
+    """By the kernel; or by threads where no file system is local, and then the errors are the same, too."""
     dataset = timm.create_dataset("", str(folder))
     dataset.transform = timm.create_transform(32, is_training=True)
     fused, asked = images.fuse(dataset), []
@@ -77,14 +80,12 @@ def test_files_are_read_early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(os, "posix_fadvise", lambda file, *_: asked.append(os.readlink(f"/proc/self/fd/{file}")))
         fused.__prefetch__([3, 1, 99])
     assert asked == [os.path.realpath(dataset.reader.samples[at][0]) for at in (3, 1)]
-    expected = outcome(dataset)
-    monkeypatch.setattr(early_files, "SLOW", 0.0)
-    monkeypatch.setattr(early_files, "get_worker_info", lambda: True)
+    expected, batch = outcome(dataset), Announced(1)
+    monkeypatch.setattr(early_files, "is_local", lambda device: False)
+    monkeypatch.setattr(early_files, "_readers", OfThisProcess(early_files._Readers))
+    monkeypatch.setattr(early_files, "announced_batch", lambda: weakref.ref(batch))
     fused = images.fuse(dataset)
     fused.__prefetch__(list(range(len(fused))))
-    assert fused._early.by_threads
+    assert len(early_files._readers()._reads) == len(fused)
     assert_same(expected, outcome(fused))
-    threads = fused._early._readers.threads._threads
-    fused._early._forget()
-    for thread in threads:
-        thread.join(20)
+    assert not early_files._readers()._reads
