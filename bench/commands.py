@@ -12,7 +12,6 @@ from bench.core.question import UNFINISHED, Question, add_shared_options, answer
 from bench.core.results import console, print_lines
 from bench.deaths.question import Deaths
 from bench.device.question import Device
-from bench.experiment.question import Experiment
 from bench.far.question import Far
 from bench.growth.question import Growth
 from bench.images.question import Images
@@ -31,7 +30,7 @@ from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
-    *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
+    *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Skew, Images, Recipes, Memory, Start),
     Patterns,
     Cache,
     Storage,

@@ -1,4 +1,4 @@
-"""Uneven samples: how fast a loader delivers them, and for how long its workers have nothing to do.
+"""Uneven samples: how fast a loader delivers them, how late the first batch is, and how long its workers are idle.
 
 This runs in a process of its own, see core/child.py.
 """
@@ -58,6 +58,7 @@ SKEWS = {
     for skew in (
         Skew("rare", "1 % of the samples 20 times slower", 0.01, 20),
         Skew("bimodal", "half of the samples 5 times slower", 0.5, 5),
+        Skew("even", "all samples alike", 0.0, 1),
     )
 }
 
@@ -114,6 +115,7 @@ def throughput(
     that, so that work is never short while it is.
 
     Returns:
+        first: seconds from making the loader to its first batch;
         samples_per_second;
         idle: the part of the workers' time that was not spent in the dataset's __getitem__;
         late: seconds that a sample took longer than it was to, a mean: sleeps end late, later where cores are busy;
@@ -131,15 +133,20 @@ def throughput(
         options["chunk_size"] = chunk_size
     first = 2 * workers
     seen = hashlib.sha256()
+    made = time.perf_counter()
     iterator = iter(_class(loader)(Uneven(sleeps, busy), **options))
     for k in range(batches):
         if k == first:
             began, busy_before = time.perf_counter(), busy.seconds()
-        seen.update(next(iterator).numpy())
+        batch = next(iterator)
+        if k == 0:
+            to_first = time.perf_counter() - made
+        seen.update(batch.numpy())
     took, worked = time.perf_counter() - began, busy.seconds() - busy_before
     timed = sleeps[first * batch_size : batches * batch_size]
     samples, asleep = len(timed), sum(timed)
     return {
+        "first": to_first,
         "samples_per_second": samples / took,
         "idle": 1 - worked / (workers * took),
         "late": (worked - asleep) / samples,

@@ -22,12 +22,13 @@ IDLE = (
     "idle: the part of the workers' time spent outside the dataset's __getitem__, while there was always work: from "
     "when each may have delivered two batches to the last batch measured, which is not the last of the epoch"
 )
+FIGURES = ("first", "samples_per_second", "idle", "late")
 COLOURS = dict(zip(LOADERS, (TORCH, "#5fa8b0", OURS, "#003d4c"), strict=True))
 
 
 class Skew(Question):
     name = "skew"
-    asks = "samples a second and idle workers, where some samples take much longer than others"
+    asks = "samples a second, the first batch and idle workers, where some samples take much longer, or all take long"
     more = (
         "Samples sleep, so that more workers than cores run at once; all batches are compared with those of one "
         "worker.  Chunks are quarters of a batch.  Writes skew.json and skew.png.  Cases: "
@@ -107,7 +108,7 @@ class Skew(Question):
         )
         table.add_column("samples", no_wrap=True)
         table.add_column("loader", no_wrap=True)
-        for heading in ("samples/s", "/ torch", "% of the limit", "workers idle %", "samples late us"):
+        for heading in ("samples/s", "/ torch", "% of limit", "first batch ms", "workers idle %", "samples late us"):
             table.add_column(heading, justify="right", no_wrap=True)
         for case, each in result["summary"].items():
             for k, (loader, its) in enumerate(each["loaders"].items()):
@@ -117,6 +118,7 @@ class Skew(Question):
                     shown(its["samples_per_second"], all_of_it=True),
                     shown(its["ratio"], all_of_it=True),
                     shown(its["samples_per_second"], 100 / each["limit"]) if each["limit"] else "-",
+                    shown(its["first"], 1e3),
                     shown(its["idle"], 100, all_of_it=True),
                     shown(its["late"], 1e6),
                     end_section=k == len(each["loaders"]) - 1,
@@ -168,14 +170,14 @@ def summary(case: str, loaders: list[str], measurements: list[dict[str, Any]]) -
 
     Returns:
         limit: samples a second if the workers had nothing else to do;
-        loaders: of each its samples_per_second, the same as a ratio to torch's of the same round, idle and late.
+        loaders: of each its FIGURES, and ratio: its samples_per_second to torch's of the same round.
     """
     rounds = by_round([found for found in measurements if found["case"] == case], "subject")
     figures = {}
     for loader in loaders:
         its = [by for by in rounds if loader in by]
         figures[loader] = {
-            **{figure: spread(by[loader][figure] for by in its) for figure in ("samples_per_second", "idle", "late")},
+            **{figure: spread(by[loader][figure] for by in its) for figure in FIGURES},
             "ratio": spread(
                 by[loader]["samples_per_second"] / by["torch"]["samples_per_second"] for by in its if "torch" in by
             ),

@@ -30,6 +30,7 @@ def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.Captu
     assert set(found) == set(loaders)
     for its in found.values():
         assert 0 < its["idle"] < 1 and its["late"] > -1e-3  # a sleep ends late, or on time
+        assert its["first"] > 4 * 0.2e-3 / (4 if its["subject"] == "shmloader-chunked" else 1)
         # of 20 batches, 2 for each of 3 workers may have been made before the first moment that counts
         assert its["samples_per_second"] <= its["limit"] * 20 / (20 - 6)
     ratio = found["shmloader"]["samples_per_second"] / found["torch"]["samples_per_second"]
@@ -41,7 +42,7 @@ def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.Captu
 def test_other_batches_than_one_worker_makes_are_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures = {"samples_per_second": 1.0, "idle": 0.5, "late": 0.0, "limit": 2.0}
+    figures = {"first": 0.1, "samples_per_second": 1.0, "idle": 0.5, "late": 0.0, "limit": 2.0}
 
     def measured(turn: Turn) -> dict[str, Any]:
         return {"digest": "b" if turn.arguments.get("loader") == "shmloader" else "a"} | figures
