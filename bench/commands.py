@@ -13,7 +13,6 @@ from bench.core.results import console, print_lines
 from bench.deaths.question import Deaths
 from bench.device.question import Device
 from bench.far.question import Far
-from bench.growth.question import Growth
 from bench.images.question import Images
 from bench.latency.question import Latency
 from bench.memory.question import Memory
@@ -30,7 +29,7 @@ from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
-    *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Skew, Images, Recipes, Memory, Start),
+    *(Peers, Transport, Latency, Resume, Deaths, Device, Skew, Images, Recipes, Memory, Start),
     Patterns,
     Cache,
     Storage,
@@ -40,7 +39,7 @@ _ALL = (
     Network,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
-WHOLE = ("peers", "growth", "latency", "deaths")
+WHOLE = ("peers", "latency", "deaths")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -70,8 +70,5 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
         here = f"{name}, {key}" if name else key
         if key in SPEEDS and isinstance(part, dict) and set(part) == {"median", "min", "max"}:
             yield here, part
-        elif isinstance(part, list):
-            for point in part:
-                yield from figures(point, f"{here} at {point['x']:,}")
         else:
             yield from figures(part, here)

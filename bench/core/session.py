@@ -72,12 +72,6 @@ def shared_memory() -> int:
     return 0
 
 
-def resident() -> int:
-    """Bytes of memory that this process has now."""
-    with open("/proc/self/statm", encoding="ascii") as fields:
-        return int(fields.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def sharpen() -> None:
     """Have sleeps of this process, and of all that it forks, end on time.
 

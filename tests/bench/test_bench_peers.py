@@ -16,11 +16,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench.__main__ import main
-from bench.core import agreement, child, jpegs, throughput
+from bench.core import child, jpegs, throughput
 from bench.core.cases import CASES, ENDLESS, leaves
 from bench.core.loaders import Loader, missing
 from bench.core.question import Turn
-from bench.growth import question as growth
 from bench.peers import question as peers
 from bench.peers.loaders import LOADERS
 
@@ -190,35 +189,6 @@ def test_jpegs_are_made_and_decoded_by_either_decoder(tmp_path: Path) -> None:
     assert all(pixels.shape == (3, 224, 224) and pixels.dtype == torch.uint8 for pixels in decoded.values())
 
 
-@pytest.mark.long
-def test_growth_measures_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["growth", "--rounds", "1", "--seconds", "0.01", "--series", "tensors", "sequences", "--most", "1000"]
-    assert main([*arguments, "--start-method", "fork", "--into", str(tmp_path)]) == 0
-    result = json.loads((tmp_path / "growth.json").read_text())["summary"]
-    assert [point["x"] for point in result["tensors"]["points"]] == [1, 3, 10, 30, 100, 300, 1000]
-    assert [point["x"] for point in result["sequences"]["points"]] == [1000]
-    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert "time of one, from 30 on" in capsys.readouterr().out
-
-
-def test_growth_is_distinguished_from_noise() -> None:
-    def rounds(*costs: tuple[float, ...]) -> list[dict[str, Any]]:
-        return [
-            {
-                "series": "sequences",
-                "points": [
-                    {"x": 10**k, "seconds": 1.0, "trainer_cpu": cost, "resident": 1.0} for k, cost in enumerate(each)
-                ],
-            }
-            for each in costs
-        ]
-
-    flat = growth.summary("sequences", rounds((1.0, 1.2, 1.1), (1.3, 1.1, 1.2)))
-    assert flat["grows"] is False and flat["noise"] == pytest.approx(1.3)
-    assert growth.summary("sequences", rounds((1.0, 1.2, 1.5), (1.1, 1.2, 1.6)))["grows"] is True
-    assert growth.summary("sequences", [{"series": "sequences", "failure": "killed"}])["grows"] is None
-
-
 def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def written(name: str, *spreads: tuple[float, float]) -> str:
         summary = {}
@@ -239,15 +209,6 @@ def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.
     )
     assert main(["agree", one, written("far", *3 * [(12.5, 14)], *8 * [(12, 14)])]) == 1
     assert main(["agree", one, written("nothing")]) == 1
-
-
-def test_the_figures_of_a_growth_are_named_by_where_they_are() -> None:
-    spread = {"median": 1.0, "min": 1.0, "max": 1.0}
-    points = [{"x": x, "seconds": spread, "resident": spread} for x in (1, 1000)]
-    assert dict(agreement.figures({"samples": {"points": points, "flat": True}})) == {
-        "samples, points at 1, seconds": spread,
-        "samples, points at 1,000, seconds": spread,
-    }
 
 
 def _is_running(pid: int) -> bool:

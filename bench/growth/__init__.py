@@ -1,1 +1,0 @@
-"""Whether a batch costs more as one thing grows."""
