@@ -10,7 +10,6 @@ from bench.core import agreement
 from bench.core.against import Against
 from bench.core.question import UNFINISHED, Question, add_shared_options, answer, expected, minutes
 from bench.core.results import console, print_lines
-from bench.deaths.question import Deaths
 from bench.device.question import Device
 from bench.far.question import Far
 from bench.images.question import Images
@@ -29,7 +28,7 @@ from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
-    *(Peers, Transport, Latency, Resume, Deaths, Device, Skew, Images, Recipes, Memory, Start),
+    *(Peers, Transport, Latency, Resume, Device, Skew, Images, Recipes, Memory, Start),
     Patterns,
     Cache,
     Storage,
@@ -39,7 +38,7 @@ _ALL = (
     Network,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
-WHOLE = ("peers", "latency", "deaths")
+WHOLE = ("peers", "latency")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
         add_shared_options(command, question.rounds)
     whole = commands.add_parser(
         "all",
-        help=f"{', '.join(WHOLE[:-1])} and {WHOLE[-1]}, one after the other",
+        help=f"{' and '.join(WHOLE)}, one after the other",
         description="transport is left out: peers measures the same of more loaders.",
         formatter_class=usual,
     )

@@ -17,14 +17,7 @@ from rich.table import Table
 from bench.core.results import console, print_lines
 from bench.core.spread import Spread, shown
 
-SPEEDS = (
-    "batches_per_second",
-    "seconds",
-    "ours",
-    "ratio",
-    "claimed",
-    "raised",
-)  # neither tails nor peaks
+SPEEDS = ("batches_per_second", "seconds", "ours", "ratio")  # neither tails nor peaks
 
 
 def run(one: Path, other: Path) -> int:

@@ -135,7 +135,7 @@ def test_make_bench_shows_how_long_all_of_it_takes(
     assert main(["all", "--rounds", "2", "--into", str(tmp_path)]) == 130
     assert asked == [("peers", 2), ("latency", 2)], "after an interruption nothing more is asked"
     output = capsys.readouterr().out
-    assert re.match(r"about \d+ min in all: peers \d+ min, latency \d+ \w+, deaths \d+ s\n", output)
+    assert re.match(r"about \d+ min in all: peers \d+ min, latency \d+ \w+\n", output)
 
 
 def test_minutes() -> None:
