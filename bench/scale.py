@@ -17,13 +17,11 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import simpy
 from rich.console import Console
 
-from bench.core.picture import INK, OURS, PALE, TORCH, finish
 from bench.core.question import Question, Turn, add_choice
 from bench.core.results import ROOT, failures, print_lines
 from shmloader.far_workers import FarWorkers
@@ -31,12 +29,8 @@ from shmloader.trainer.schedule import FURTHER_BYTES, STEALING_FACTOR
 
 Steps = Generator[Any, Any, None]
 
-
-def _result(name: str) -> Any:
-    return json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
-
-
-MEASURED = _result("scale-cluster.json")["cases"]  # each with its plan, its rates, and how long actors were away
+# Of each case that was measured: its plan, its rates, and how long actors were away.
+MEASURED = json.loads((ROOT / "bench/results/scale-cluster.json").read_text(encoding="utf-8"))["cases"]
 SAMPLE = 653.4446951219521e-6  # seconds; with fewer digits, a full network gives other figures
 MEMCPY = 7.4e-3 / 2.4 / 38.5e6  # seconds a byte
 COSTS = {  # in seconds or copies; as the page shows it; what costs it; the source
@@ -62,14 +56,16 @@ class Death(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A cluster and its work.  Worker w belongs to trainer w % trainers, and runs on node w // far_per_node."""
+    """A cluster and its work.  Worker w belongs to trainer w % trainers, and runs on node w // far_per_node.
+
+    Each trainer has a node of its own.
+    """
 
     batch_bytes: float
     making: float  # seconds that a worker takes for a batch
     far: int  # far workers in all
     local: int = 0  # workers of each trainer on its own node
     trainers: int = 1
-    trainers_per_node: int = 1
     far_per_node: int = 16
     bandwidth: float = math.inf  # bytes a second of each trainer's network, in each direction
     far_bandwidth: float = math.inf  # the same of nodes with far workers
@@ -239,8 +235,6 @@ def _until_dead(steps: Steps) -> Steps:
 def simulate(plan: Plan) -> list[Ring]:
     """The trainers' rings after a plan; each has the `rate` of its trainer, in batches a second."""
     env, draw = simpy.Environment(), random.Random(11)
-    nodes = -(-plan.trainers // plan.trainers_per_node)
-    into, cores = [Line(env) for _ in range(nodes)], [Line(env, plan.cores) for _ in range(nodes)]
     out = [Line(env) for _ in range(-(-plan.far // plan.far_per_node))]
     rings: list[Ring] = []
     far: list[tuple[int, Far]] = []  # with its node
@@ -259,13 +253,13 @@ def simulate(plan: Plan) -> list[Ring]:
             worker.start()
 
     for trainer in range(plan.trainers):
-        its, node = range(trainer, plan.far, plan.trainers), trainer // plan.trainers_per_node
+        its, into, cores = range(trainer, plan.far, plan.trainers), Line(env), Line(env, plan.cores)
         rings.append(ring := Ring(env, plan, plan.local + len(its)))
         for me in range(plan.local):
             env.process(ring.work(me, takes(1)))
         for me, number in enumerate(its, plan.local):
             at, factor = number // plan.far_per_node, 3 if number in plan.slow else 1
-            far.append((at, Far(plan, ring, me, takes(factor), (out[at], into[node], cores[node]))))
+            far.append((at, Far(plan, ring, me, takes(factor), (out[at], into, cores))))
         env.process(ring.read(plan.loop))
     for death in plan.deaths:
         env.process(vanish(death))
@@ -279,7 +273,7 @@ def simulate(plan: Plan) -> list[Ring]:
 
 KINDS = {"uint8": 128 * 3 * 224 * 224, "float32": 4 * 128 * 3 * 224 * 224}  # bytes of a batch of 128 pictures
 NETWORKS = {f"{kind}, {gigabits} Gb/s": (kind, gigabits) for kind in KINDS for gigabits in (10, 25, 100)}
-FAR, FLEET = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64), 1000
+FLEET = 1000  # far workers of 64 trainers
 DEPTHS = ((1, 2), (2, 2), (2, 4), (4, 8))  # in_flight, prefetch_factor
 TROUBLES = {f"{trouble}, {by}": (trouble, by) for trouble in ("none", "slow", "vanish") for by in ("steal", "in turns")}
 
@@ -305,10 +299,10 @@ def cluster(kind: str, gigabits: float, far: int, **others: Any) -> Plan:
     return plan._replace(jitter=0.05, **{**costs, **others})
 
 
-def fleet(kind: str, gigabits: int, trouble: str, by: str, on_a_node: int = 1) -> Plan:
-    """64 trainers, so many on a node, with 1,000 far workers on nodes of 16."""
-    shared = {"trainers": 64, "trainers_per_node": on_a_node, "cores": 4 * on_a_node, "steals": by == "steal"}
-    plan, draw, deaths = cluster(kind, gigabits, FLEET, seconds=10.0, **shared), random.Random(3), []
+def fleet(kind: str, gigabits: int, trouble: str, by: str) -> Plan:
+    """64 trainers with 1,000 far workers on nodes of 16."""
+    plan = cluster(kind, gigabits, FLEET, seconds=10.0, trainers=64, steals=by == "steal")
+    draw, deaths = random.Random(3), []
     if trouble == "slow":
         return plan._replace(slow=frozenset(draw.sample(range(FLEET), FLEET // 20)))
     for node in range(-(-FLEET // plan.far_per_node) if trouble == "vanish" else 0):
@@ -321,8 +315,6 @@ def fleet(kind: str, gigabits: int, trouble: str, by: str, on_a_node: int = 1) -
 
 def plans() -> dict[str, dict[str, dict[str, Plan]]]:
     """The plans of each table, by row and column.  A row of the measured cluster has one for each round."""
-    one_core = {f"{kind}, 100 Gb/s, one core": (kind, 100) for kind in KINDS}
-    late = (0.0, 3.0, COST["heartbeat"])
 
     def of_16(in_flight: int, prefetch_factor: int, **others: Any) -> Plan:
         return cluster("uint8", 100, 16, in_flight=in_flight, prefetch_factor=prefetch_factor, **others)
@@ -330,8 +322,7 @@ def plans() -> dict[str, dict[str, dict[str, Plan]]]:
     return {
         "far": {
             f"{far}": {name: cluster(*its, far) for name, its in NETWORKS.items()}
-            | {name: cluster(*its, far, cores=1) for name, its in one_core.items()}
-            for far in FAR
+            for far in (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
         },
         "requests": {f"{each}": {f"{depth}": of_16(each, depth) for depth in (2, 4, 8)} for each in (1, 2, 3, 4, 6, 8)},
         "latency": {
@@ -342,12 +333,11 @@ def plans() -> dict[str, dict[str, dict[str, Plan]]]:
             name: {label: fleet(*its, *trouble) for label, trouble in TROUBLES.items()}
             for name, its in NETWORKS.items()
         },
-        "8 trainers on a node": {name: {"steal": fleet(*its, "none", "steal", 8)} for name, its in NETWORKS.items()},
         "noticed after": {
             f"{noticed:g} s": {
                 "rate": cluster("uint8", 100, 32, deaths=(Death(5.0, 0, COST["restart"], noticed),), seconds=60.0)
             }
-            for noticed in late
+            for noticed in (0.0, 3.0, COST["heartbeat"])
         },
         "cluster": {
             case: {f"{at}": measured(case, away) for at, away in enumerate(its["away"])}
@@ -368,8 +358,6 @@ def page(tables: dict[str, dict[str, dict[str, float]]]) -> dict[str, list[str]]
     for table, rows in tables.items():
         for name, rates in rows.items():
             cells = [f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" for rate in rates.values()]
-            if table == "far":
-                cells = cells[: len(NETWORKS)]  # the others are in the picture alone
             if table == "fleet":
                 cells = [f"{steal}, {in_turns}" for steal, in_turns in zip(cells[::2], cells[1::2], strict=True)]
             if table == "cluster":
@@ -385,7 +373,7 @@ def _line(*cells: str) -> str:
 class Scale(Question):
     name = "scale"
     asks = "how 64 trainers with 1,000 far workers do, by a simulation that is held against a cluster of three nodes"
-    more = "Prints the tables of docs/scale.md, and writes scale.json and scale.png.  COSTS has what each thing costs."
+    more = "Prints the tables of docs/scale.md, and writes scale.json.  COSTS has what each thing costs."
     rounds = 1
 
     @staticmethod
@@ -396,12 +384,16 @@ class Scale(Question):
         return {"costs": COSTS}
 
     def turns(self, at: int) -> list[Turn]:
-        rows = {table: rows for table, rows in plans().items() if table in self.given.tables}
+        rows = [(table, name) for table, rows in plans().items() if table in self.given.tables for name in rows]
         return [
-            Turn({"table": table, "row": name}, "bench.scale:row", {"table": table, "name": name}, takes, 3600.0)
-            for table, its in rows.items()
-            for takes in [180.0 if table == "fleet" else 10.0]
-            for name in its
+            Turn(
+                {"table": table, "row": name},
+                "bench.scale:row",
+                {"table": table, "name": name},
+                180.0 if table == "fleet" else 10.0,
+                3600.0,
+            )
+            for table, name in rows
         ]
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -415,36 +407,3 @@ class Scale(Question):
         for table, lines in page(result["summary"]).items():
             print_lines(out, [f"{table}:", *lines, ""])
         print_lines(out, failures(result["measurements"], "table", "row"), style="red")
-
-    def draw(self, result: dict[str, Any], path: Path) -> None:
-        """Four panels: far workers for two kinds of batches, latency, and 64 trainers."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 8), dpi=150, layout="constrained")
-        panels = {
-            "far workers of one trainer, uint8": ("far", "uint8"),
-            "far workers of one trainer, float32": ("far", "float32"),
-            "16 far workers, by latency; (in_flight, prefetch_factor)": ("latency", ""),
-            "64 trainers with 1,000 far workers, uint8": ("fleet", "uint8"),
-        }
-        for axes, (title, (table, kind)) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
-            colours = iter((PALE, "#edae49", OURS, TORCH, "#7fc8cf", INK))
-            rows = result["summary"].get(table, {})
-            for column in next(iter(rows.values()), {}):
-                its = {name: rates[column] for name, rates in rows.items() if kind in f"{name} {column}"}
-                if its:
-                    style = "--" if "one core" in column else "-"
-                    axes.plot(
-                        [*its], [*its.values()], style, marker="o", markersize=3, color=next(colours), label=column
-                    )
-            axes.set_title(title, loc="left", fontsize=10, color=INK)
-            axes.set_ylabel("batches a second of a trainer", fontsize=8, color=INK)
-            axes.set_ylim(bottom=0)
-            axes.grid(color="#e4e4e4", linewidth=0.8)
-            axes.legend(fontsize=7, frameon=False)
-        finish(
-            figure,
-            "Far workers on large clusters, simulated with the costs that were measured",
-            result["machine"],
-            path,
-        )
