@@ -14,7 +14,6 @@ from bench.device.question import Device
 from bench.far.question import Far
 from bench.images.question import Images
 from bench.latency.question import Latency
-from bench.memory.question import Memory
 from bench.network.question import Network
 from bench.patterns.question import Patterns
 from bench.peers.question import Peers
@@ -28,7 +27,7 @@ from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
-    *(Peers, Transport, Latency, Resume, Device, Skew, Images, Recipes, Memory, Start),
+    *(Peers, Transport, Latency, Resume, Device, Skew, Images, Recipes, Start),
     Patterns,
     Cache,
     Storage,

@@ -1,1 +1,0 @@
-"""How much memory a large dataset takes, with several workers and ranks."""
