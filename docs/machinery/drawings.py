@@ -185,30 +185,7 @@ def death() -> str:
     return drawing.svg()
 
 
-def word() -> str:
-    """The states of one word, and who changes it."""
-    drawing = Drawing(330, "The states of a word: open, claimed, ready, then open again for a later batch")
-    x, right = 150, 340
-    for y, state, kind in ((14, "OPEN(5, 1)", ""), (104, "CLAIMED(5, 1)", "mine"), (194, "READY(5, 1)", "ready")):
-        drawing.label(x, y, 140, [state], kind)
-    drawing.label(x, 284, 140, ["OPEN(9, 1)"])
-    for y, lines in (
-        (42, ("worker 1 claims:", "one compare-and-swap")),
-        (132, ("worker 1 publishes:", "one compare-and-swap")),
-        (222, ("the trainer takes batch 5", "and opens batch 9 here")),
-    ):
-        drawing.arrow(x, y, x, y + 60)
-        for k, words in enumerate(lines):
-            drawing.text(x + 12, y + 24 + 16 * k, words, "small", "start")
-    drawing.line(x + 70, 117, right + 40, 117)
-    drawing.line(right + 40, 117, right + 40, 27)
-    drawing.arrow(right + 40, 27, x + 72, 27)
-    for k, words in enumerate(("worker 1 is dead:", "the trainer opens", "batch 5 again")):
-        drawing.text(right + 32, 50 + 16 * k, words, "small", "end")
-    return drawing.svg()
-
-
-DRAWINGS: dict[str, Callable[[], str]] = {"ring": ring, "trip": trip, "death": death, "word": word}
+DRAWINGS: dict[str, Callable[[], str]] = {"ring": ring, "trip": trip, "death": death}
 
 
 def setup(app: Any) -> dict[str, Any]:
