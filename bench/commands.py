@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.cache.question import Cache
 from bench.core import agreement
 from bench.core.against import Against
-from bench.core.question import UNFINISHED, Question, add_shared_options, answer, expected, minutes
+from bench.core.question import UNFINISHED, Question, add_data, add_shared_options, answer, expected, minutes
 from bench.core.results import console, print_lines
 from bench.device.question import Device
 from bench.far.question import Far
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         description="transport is left out: peers measures the same of more loaders.",
         formatter_class=usual,
     )
-    whole.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+    add_data(whole)
     add_shared_options(whole, None)
     agree = commands.add_parser(
         "agree",

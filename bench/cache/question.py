@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from bench.cache.measure import NUMBERS, WAYS
 from bench.core import jpegs
-from bench.core.question import Question, Turn, add_workers, count, seconds
+from bench.core.question import Question, Turn, add_data, add_workers, count, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 
@@ -32,7 +31,7 @@ class Cache(Question):
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--seconds", type=seconds, default=1.0, help="length of one measurement, of each way")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
         parser.add_argument("--ranks", type=count, default=2, help="processes that train, each with all samples")
         add_workers(parser)
 

@@ -178,6 +178,11 @@ def add_choice(parser: argparse.ArgumentParser, option: str, choices: tuple[str,
     parser.add_argument(option, nargs="+", choices=choices, default=list(choices), help=help)
 
 
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The option of questions that read JPEG files, see jpegs.given_or_made()."""
+    parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+
+
 def number(kind: Callable[[str], float], least: float) -> Callable[[str], Any]:
     """The type of an option that is a number of this kind, with a minimum."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,15 @@ def by_round(measurements: list[dict[str, Any]], key: str) -> list[dict[str, dic
         if "failure" not in found:
             rounds.setdefault(found["round"], {})[found[key]] = found
     return list(rounds.values())
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """The versions of these packages, as far as they are installed."""
+    found = {}
+    for distribution in sorted(set(distributions)):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[distribution] = importlib.metadata.version(distribution)
+    return found
 
 
 def print_lines(out: Console, lines: list[str], style: str = "") -> None:

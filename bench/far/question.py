@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.cases import CASES
-from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.far import beside
@@ -71,7 +70,7 @@ class Far(Question):
         )
         parser.add_argument("--batch-size", type=count, default=64, help="beside Ray Data: images in a batch")
         parser.add_argument("--store", type=count, default=2, help="beside Ray Data: GiB of each node's object store")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
 
     def __init__(self, given: argparse.Namespace) -> None:
         super().__init__(given)

@@ -33,7 +33,6 @@ class Method:
         note: what is different about it.
         opens_pass: instead, makes a function for many files at a time.
         has_pixels: whether it makes any.
-        reads: whether it takes a path too, and reads the file itself.
     """
 
     label: str
@@ -43,7 +42,6 @@ class Method:
     note: str = ""
     opens_pass: Callable[[], Pass] | None = None
     has_pixels: bool = True
-    reads: bool = False
 
     def why_not(self) -> str:
         """Why it cannot be measured here; empty where it can."""
@@ -272,8 +270,8 @@ METHODS = {
         "32 at a time",
         opens_pass=_dali,
     ),
-    EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit", reads=True),
-    FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False", reads=True),
+    EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit"),
+    FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False"),
     ROWS: Method(
         "shmloader.images, fast, rows", _marked, (), ("shmloader",), "from the second epoch on, with rows=FILE"
     ),

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.loaders import missing
-from bench.core.question import Question, Turn, add_choice, count, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, count, seconds
 from bench.core.results import by_round, failures, in_one_line, machine, print_lines
 from bench.core.spread import shown, spread
 from bench.network.measure import ALONE, WAYS
@@ -49,7 +48,7 @@ class Network(Question):
         add_choice(parser, "--ways", WAYS, "which loaders to measure")
         parser.add_argument("--batch-size", type=count, default=256, help="images in a batch")
         parser.add_argument("--seconds", type=seconds, default=4.0, help="length of one measurement")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
 
     def __init__(self, given: argparse.Namespace) -> None:
         super().__init__(given)

@@ -8,7 +8,6 @@ tried again in that case.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,8 @@ from bench.core import jpegs
 from bench.core.against import add_against
 from bench.core.cases import CASES
 from bench.core.loaders import OURS, PREFETCH, missing
-from bench.core.question import Question, Turn, add_choice, add_start_method, add_workers, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, add_start_method, add_workers, seconds
+from bench.core.results import versions
 from bench.core.spread import Spread, spread
 from bench.core.throughput import IN_ALL
 from bench.peers import show
@@ -69,7 +69,7 @@ class Peers(Question):
         add_choice(parser, "--cases", RACED, "which to measure")
         add_choice(parser, "--loaders", tuple(LOADERS), "which to measure")
         parser.add_argument("--seconds", type=seconds, default=1.0, help="length of one measurement, after its warm-up")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
         add_workers(parser)
         add_start_method(parser)
         add_against(parser)
@@ -157,7 +157,7 @@ class Peers(Question):
 
     def also(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "versions": _versions(self.given.loaders),
+            "versions": versions(name for each in self.given.loaders for name in LOADERS[each].distributions),
             "limits": {
                 name: spread(each[name] for each in measurements if each["subject"] == HANDOVER and name in each)
                 for name in ("verbs", "calls", "wake_up")
@@ -176,17 +176,6 @@ class Peers(Question):
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         show.draw(result, path)
-
-
-def _versions(loaders: list[str]) -> dict[str, str]:
-    """Of what the loaders are installed from, where they are."""
-    found = {}
-    for distribution in {name for loader in loaders for name in LOADERS[loader].distributions}:
-        try:
-            found[distribution] = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return dict(sorted(found.items()))
 
 
 def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:

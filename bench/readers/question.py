@@ -16,7 +16,7 @@ from rich.table import Table
 from bench.core import jpegs
 from bench.core.cases import CASES
 from bench.core.loaders import missing
-from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.readers.beside_tensorsocket import NEEDS, TENSORSOCKET
@@ -40,7 +40,7 @@ class Readers(Question):
         add_choice(parser, "--cases", tuple(case for case in READ if case in CASES), "which to measure")
         parser.add_argument("--readers", type=count, default=4, help="jobs")
         parser.add_argument("--seconds", type=seconds, default=3, help="length of one measurement, after its warm-up")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
         add_workers(parser)
 
     @contextlib.contextmanager

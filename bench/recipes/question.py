@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.core import jpegs
-from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, seconds
 from bench.core.spread import spread
 from bench.recipes.recipes import RECIPES
 from bench.recipes.show import LOAD, LOAD_CPU, PARTS, SAMPLES, draw, print_tables
@@ -41,7 +41,7 @@ class Recipes(Question):
             "CPU a sample in one process; images a second with workers; what each part of a fused sample costs",
         )
         parser.add_argument("--seconds", type=seconds, default=2.0, help="length of one measurement")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
         parser.add_argument("--batch-size", type=count, default=64, help="images in a batch, with workers")
         add_workers(parser)
 

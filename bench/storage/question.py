@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.loaders import missing
-from bench.core.question import Question, Turn, add_choice, add_workers, count, number, seconds
+from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, number, seconds
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.storage.archives import classes, pack
@@ -55,7 +55,7 @@ class Storage(Question):
             "not in memory, with look_ahead and without",
         )
         parser.add_argument("--seconds", type=seconds, default=3.0, help="length of one measurement")
-        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        add_data(parser)
         parser.add_argument("--pictures", type=count, default=2000, help="pictures; files are repeated to get so many")
         parser.add_argument("--shards", type=count, default=8, help="tar archives that they lie in")
         parser.add_argument("--batch-size", type=count, default=64, help="images in a batch, with workers")

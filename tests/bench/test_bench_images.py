@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,26 @@ from PIL import Image
 from bench.__main__ import main
 from bench.core.question import Turn
 from bench.images.methods import METHODS
-from bench.images.question import LOADED, summary
+from bench.images.question import summary
 
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
 @pytest.mark.long
-def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_measures_decoders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     (data / "deep").mkdir(parents=True)
     for k in range(5):
         noise = Image.effect_noise((300 + k, 200), 50).convert("RGB")
         noise.save(data / "deep" / f"{k}.jpg", progressive=k == 4)  # the last is none of ours, and is left out
-    methods, loaders = ["pil", "exact", "fast", "rows", "floor"], ["torch-pil", "shmloader-rows"]
-    arguments = ["images", "--rounds", "1", "--seconds", "0.05", "--batch-size", "4", "--workers", "1"]
-    arguments += ["--methods", *methods, "--loaders", *loaders, "--data", str(data), "--into", str(tmp_path)]
-    assert main(arguments) == 0
+    methods = ["pil", "exact", "fast", "rows", "floor"]
+    arguments = ["images", "--rounds", "1", "--seconds", "0.05", "--methods", *methods]
+    assert main([*arguments, "--data", str(data), "--into", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "images.json").read_text())
-    decoded, loaded = result["summary"]["decode"], result["summary"]["load"]
-    assert list(decoded) == methods and list(loaded) == loaders
+    decoded = result["summary"]
+    assert list(decoded) == methods
     assert all(each["images_per_cpu_second"]["median"] > 0 for each in decoded.values())
-    assert all(each["images_per_second"]["median"] > 0 for each in loaded.values())
-    assert decoded["pil"]["ratio"]["median"] == loaded["torch-pil"]["ratio"]["median"] == 1
+    assert decoded["pil"]["ratio"]["median"] == 1
     for exact in ("pil", "exact"):
         assert decoded[exact]["difference"]["median"] == 0 and decoded[exact]["pooled"] is None
     assert decoded["rows"]["difference"] == decoded["fast"]["difference"]
@@ -54,7 +51,7 @@ def test_who_is_missing_is_skipped_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(turn: Turn) -> dict[str, Any]:
-        figures = {"images_per_cpu_second": 2.0, "images_per_second": 3.0, "trainer_cpu": 0.1, "ratio": 1.0}
+        figures = {"images_per_cpu_second": 2.0, "ratio": 1.0}
         return {"failure": turn.failure or "crashed"} if turn.labels["subject"] in ("dali", "kornia") else figures
 
     monkeypatch.setattr(Turn, "measure", measured)
@@ -64,37 +61,22 @@ def test_who_is_missing_is_skipped_and_named(
     assert "skipped: DALI, CPU, not installed: nvidia.dali" in out and "skipped: kornia-rs, crashed" in out
     assert "made by the bench" in " ".join(out.split())
     result = json.loads((tmp_path / "images.json").read_text())
-    assert set(result["summary"]["decode"]) == set(METHODS) and set(result["summary"]["load"]) == set(LOADED)
+    assert set(result["summary"]) == set(METHODS)
 
 
-def test_ratios_are_of_neighbours() -> None:
-    """A decoder's, of PIL in the same process; a loader's, of torch's in the same round."""
+def test_a_ratio_is_that_to_pil_in_the_same_process() -> None:
     decoded = [
-        {"part": "decode", "round": at, "subject": "fast", "images_per_cpu_second": speed, "ratio": ratio}
+        {"round": at, "subject": "fast", "images_per_cpu_second": speed, "ratio": ratio}
         for at, (speed, ratio) in enumerate(((50, 4), (60, 3), (1000, 5)))
     ]
-    result = summary("decode", decoded)["fast"]
+    result = summary(decoded)["fast"]
     assert result["ratio"] == {"median": 4, "min": 3, "max": 5} and result["images_per_cpu_second"]["median"] == 60
-    loaded = [
-        {"part": "load", "round": at, "subject": subject, "images_per_second": speed}
-        for at, speeds in enumerate(
-            (
-                {"torch-pil": 10, "shmloader-fast": 50},
-                {"torch-pil": 20, "shmloader-fast": 60},
-                {"shmloader-fast": 1000},
-            )
-        )
-        for subject, speed in speeds.items()
-    ]
-    found = summary("load", loaded)
-    assert found["shmloader-fast"]["ratio"] == {"median": 4, "min": 3, "max": 5}
-    assert math.isclose(found["torch-pil"]["ratio"]["max"], 1)
 
 
 @pytest.mark.long
 def test_a_failure_of_ours_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turn, "measure", lambda turn: {"failure": "crashed"})
-    assert main(["images", "--rounds", "1", "--methods", "fast", "--parts", "decode", "--into", str(tmp_path)]) == 1
+    assert main(["images", "--rounds", "1", "--methods", "fast", "--into", str(tmp_path)]) == 1
 
 
 def test_a_folder_without_files(tmp_path: Path) -> None:
