@@ -406,4 +406,4 @@ class Scale(Question):
     def show(self, out: Console, result: dict[str, Any]) -> None:
         for table, lines in page(result["summary"]).items():
             print_lines(out, [f"{table}:", *lines, ""])
-        print_lines(out, failures(result["measurements"], "table", "row"), style="red")
+        print_lines(out, failures(result["measurements"]), style="red")

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.cache.measure import NUMBERS, WAYS
 from bench.core import jpegs
 from bench.core.question import Question, Turn, add_data, add_workers, count, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import print_end, print_lines, table
 from bench.core.spread import shown, spread
 
 __all__ = ["Cache", "summary"]
@@ -73,13 +72,12 @@ class Cache(Question):
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings, figures = result["settings"], result["summary"]
         title = f"cache; files: {settings['files']}, rounds: {settings['rounds']}, medians \\[min..max]"
-        table = Table(title=title, title_justify="left")
-        for heading in ("samples", "no cache, us", *(f"{way}, times" for way in WAYS[1:]), "first epoch", "equal"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        columns = ("no cache, us", *(f"{way}, times" for way in WAYS[1:]), "first epoch", "equal")
+        made = table(title, ["samples"], columns)
         for name, row in figures["samples"].items():
             ratios = [shown(row[way], all_of_it=True) for way in WAYS[1:]]
-            table.add_row(name, shown(row["none"]), *ratios, shown(row["first"]), "yes" if row["equal"] else "NO")
-        out.print(table)
+            made.add_row(name, shown(row["none"]), *ratios, shown(row["first"]), "yes" if row["equal"] else "NO")
+        out.print(made)
         shared = figures["shared"]
         print_lines(
             out,
@@ -90,8 +88,7 @@ class Cache(Question):
                 f"{shown(shared['kept'], 1e-6)} MB together, beyond what they take without",
             ],
         )
-        print_lines(out, failures(result["measurements"], "what"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        print_end(out, result)
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Against(Question):
                 "SLOWER" if found["slower"] else "no" if found["ratio"]["batches_per_second"] else "failed",
             )
         out.print(table)
-        print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
+        print_lines(out, failures(result["measurements"]), style="red")
         found = result["machine"]
         commits = f"here: {found['commit'] or 'no commit'}; there: {found['against'] or 'no commit'}"
         print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(found)])

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 import shmloader
@@ -28,13 +29,30 @@ def console() -> Console:
     return out if out.width >= WIDTH else Console(width=WIDTH)
 
 
-def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
-    """One line for each measurement that failed, named by these of its keys."""
+def failures(measurements: list[dict[str, Any]]) -> list[str]:
+    """One line for each measurement that failed, named by the labels of its turn."""
     return [
-        f"round {each['round'] + 1}, {', '.join(str(each[key]) for key in named_by)}: {each['failure']}"
+        f"round {each['round'] + 1}, {', '.join(str(each[key]) for key in each if key not in ('round', 'failure'))}: "
+        f"{each['failure']}"
         for each in measurements
         if "failure" in each
     ]
+
+
+def table(title: str, names: Iterable[str], figures: Iterable[str], **options: Any) -> Table:
+    """A table that has nothing in it yet.
+
+    Args:
+        title: of it.
+        names, figures: the headings of its first columns, and of the others, which stand at the right.
+        options: of rich's table.
+    """
+    made = Table(title=title, title_justify="left", **options)
+    for heading in names:
+        made.add_column(heading, no_wrap=True)
+    for heading in figures:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
 
 
 def by_round(measurements: list[dict[str, Any]], key: str) -> list[dict[str, dict[str, Any]]]:
@@ -53,6 +71,12 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[distribution] = importlib.metadata.version(distribution)
     return found
+
+
+def print_end(out: Console, result: dict[str, Any], *notes: str) -> None:
+    """What failed, notes on the figures, and the machine."""
+    print_lines(out, failures(result["measurements"]), style="red")
+    print_lines(out, [*notes, in_one_line(result["machine"])])
 
 
 def print_lines(out: Console, lines: list[str], style: str = "") -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from bench.core.question import Question, Turn, add_workers, seconds
-from bench.core.results import by_round, failures, in_one_line, machine, print_lines
+from bench.core.results import by_round, machine, print_end, print_lines, table
 from bench.core.spread import shown, spread
 from bench.device import measure
 
@@ -105,22 +104,19 @@ class Device(Question):
                 f"{shown(summary['page_locked'], 100)} % of the batches lay in a page-locked slot",
             ],
         )
-        table = Table(title="while training", title_justify="left")
-        table.add_column("loader", no_wrap=True)
-        for heading in ("images/s", "next() p50 us", "p99 us", "max us", "trainer CPU ms a batch", "GPU idle %"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        columns = ("images/s", "next() p50 us", "p99 us", "max us", "trainer CPU ms a batch", "GPU idle %")
+        made = table("while training", ["loader"], columns)
         for way, figures in summary["training"].items():
             scales = (1, 1e6, 1e6, 1e6, 1e3, 100)
-            table.add_row(
+            made.add_row(
                 way,
                 *(
                     shown(figures[figure], scale, all_of_it=figure in ("images_per_second", "next_p99"))
                     for figure, scale in zip(FIGURES, scales, strict=True)
                 ),
             )
-        out.print(table)
-        print_lines(out, failures(result["measurements"], "subject"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        out.print(made)
+        print_end(out, result)
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.core.results import by_round
+from bench.core.results import by_round, table
 from bench.core.spread import shown, spread
 from bench.far.beside_ray import LOADERS, OURS, RAY_DATA
 
@@ -75,21 +74,17 @@ def _held(found: dict[str, Any]) -> dict[str, Any]:
 
 def print_table(out: Console, found: dict[str, Any], settings: dict[str, Any]) -> None:
     asked = settings["ray"]
-    table = Table(
-        title=f"beside Ray Data; {asked['files']}; batches of {asked['batch_size']}, float32; "
-        f"rounds: {settings['rounds']}, medians \\[min..max]",
-        title_justify="left",
-    )
-    table.add_column("")
-    for loader in found:
-        table.add_column(loader)
     ratios = found[OURS]["of_ray_data"] if OURS in found else {}
-    if ratios:
-        table.add_column("shmloader / Ray Data")
+    made = table(
+        f"beside Ray Data; {asked['files']}; batches of {asked['batch_size']}, float32; "
+        f"rounds: {settings['rounds']}, medians \\[min..max]",
+        [""],
+        [*found, *(["shmloader / Ray Data"] if ratios else [])],
+    )
     ratio_of = {name: ratio for ratio, name in RATIOS.items()}
     for name, (heading, scale) in FIGURES.items():
         row = [shown(one[name], scale, all_of_it=True) for one in found.values()]
         if ratios:
             row.append(shown(ratios[ratio_of[name]], all_of_it=True) if name in ratio_of else "")
-        table.add_row(heading, *row)
-    out.print(table)
+        made.add_row(heading, *row)
+    out.print(made)

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.cases import CASES
 from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import print_end, print_lines, table
 from bench.core.spread import shown, spread
 from bench.far import beside
 from bench.far.beside_ray import LOADERS, WARM_UP
@@ -25,6 +24,14 @@ READ = ("uint8-images", "small-images", "scalar")
 FAR_AND_LOCAL = ("local", *WAYS)
 LOOPBACK, RAY = "loopback", "ray"
 MADE = 96  # files
+COLUMNS = {  # of the table over loopback
+    "batches_per_second": "batch/s",
+    "own": "its thread's CPU, us",
+    "trainer": "trainer's CPU, us",
+    "workers": "workers' CPU, us",
+    "far": "far workers' CPU, us",
+    "of_memcpy": "both, of a memcpy",
+}
 STARTS = 25.0  # seconds, about, until a cluster is up and has made a batch
 NO_RAY = "Ray Data: not measured, because it is not installed.  `make test-ray` makes an environment for it."
 
@@ -143,11 +150,7 @@ class Far(Question):
         for case in self.given.cases:
             found[case] = {
                 way: {
-                    "batches_per_second": spread(one["batches_per_second"] for one in these),
-                    "own": spread(one["own"] for one in these),
-                    "trainer": spread(one["trainer"] for one in these),
-                    "workers": spread(one["workers"] for one in these),
-                    "far": spread(one["far"] for one in these),
+                    **{name: spread(one[name] for one in these) for name in COLUMNS if name != "of_memcpy"},
                     "of_memcpy": spread((one["trainer"] + one["workers"]) / max(one["memcpy"], 1e-9) for one in these),
                 }
                 for way in self.given.ways
@@ -167,35 +170,13 @@ class Far(Question):
             beside.print_table(out, summary[RAY], settings)
         elif RAY in summary and not self._python:
             print_lines(out, [NO_RAY])
-        for part, named_by in ((LOOPBACK, ("case", "way")), (RAY, ("loader",))):
-            these = [one for one in result["measurements"] if one["part"] == part]
-            print_lines(out, failures(these, *named_by), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        print_end(out, result)
 
 
 def _print_loopback(out: Console, found: dict[str, Any], rounds: int) -> None:
-    table = Table(title=f"far; rounds: {rounds}, medians \\[min..max]", title_justify="left")
-    for heading in (
-        "case",
-        "way",
-        "batch/s",
-        "its thread's CPU, us",
-        "trainer's CPU, us",
-        "workers' CPU, us",
-        "far workers' CPU, us",
-        "both, of a memcpy",
-    ):
-        table.add_column(heading)
+    made = table(f"far; rounds: {rounds}, medians \\[min..max]", ["case", "way"], COLUMNS.values())
     for case, ways in found.items():
         for number, (way, one) in enumerate(ways.items()):
-            table.add_row(
-                "" if number else case,
-                way,
-                shown(one["batches_per_second"], 1, all_of_it=True),
-                shown(one["own"], 1e6, all_of_it=True),
-                shown(one["trainer"], 1e6, all_of_it=True),
-                shown(one["workers"], 1e6, all_of_it=True),
-                shown(one["far"], 1e6, all_of_it=True),
-                shown(one["of_memcpy"], 1, all_of_it=True),
-            )
-    out.print(table)
+            cells = (shown(one[name], 1e6 if "us" in COLUMNS[name] else 1, all_of_it=True) for name in COLUMNS)
+            made.add_row("" if number else case, way, *cells)
+    out.print(made)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bench.core.picture import INK, OURS, PALE, TORCH, finish, unframe
-from bench.core.results import in_one_line, print_lines
+from bench.core.results import in_one_line, print_lines, table
 from bench.core.spread import shown
 from bench.images.methods import EXACT, FAST, FLOOR, METHODS, ROWS
 
@@ -26,24 +25,22 @@ BY_US = (EXACT, FAST, ROWS)
 
 def print_table(out: Console, result: dict[str, Any]) -> None:
     settings = result["settings"]
-    table = Table(
-        title=f"images; files in memory, one process on one core; {settings['files']}; rounds: {settings['rounds']}, "
+    made = table(
+        f"images; files in memory, one process on one core; {settings['files']}; rounds: {settings['rounds']}, "
         f"medians \\[min..max]; took {settings['took']} s",
-        title_justify="left",
+        [""],
+        [heading for heading, _ in COLUMNS.values()],
         caption_justify="left",
     )
-    table.add_column("", no_wrap=True)
-    for heading, _ in COLUMNS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
     skipped = []
     for method, its in result["summary"].items():
         if "failure" in its:
             skipped.append(f"skipped: {METHODS[method].label}, {its['failure']}")
             continue
         cells = [shown(its[figure], 1, wide) for figure, (_, wide) in COLUMNS.items()]
-        table.add_row(METHODS[method].label, *cells, style="bold" if method in BY_US else "")
-    table.caption = Text("\n".join(skipped))
-    out.print(table)
+        made.add_row(METHODS[method].label, *cells, style="bold" if method in BY_US else "")
+    made.caption = Text("\n".join(skipped))
+    out.print(made)
     notes = [f"{each.label}: {each.note}" for each in METHODS.values() if each.note]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     print_lines(out, ["difference, PSNR: from PIL's pixels, in units of 1/255", *notes, versions])

@@ -7,11 +7,10 @@ import statistics
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core.cases import CASES
 from bench.core.question import Question, Turn, add_start_methods, add_workers, count
-from bench.core.results import by_round, failures, in_one_line, print_lines
+from bench.core.results import by_round, print_end, table
 from bench.core.spread import shown, spread
 
 LOADERS = ("torch", "shmloader")
@@ -70,28 +69,24 @@ class Latency(Question):
         return {method: summary(method, measurements) for method in self.given.start_methods}
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
-        table = Table(
-            title=f"latency; workers: {result['settings']['workers']}, rounds: {result['settings']['rounds']}, "
+        made = table(
+            f"latency; workers: {result['settings']['workers']}, rounds: {result['settings']['rounds']}, "
             f"{result['settings']['batch']}, medians \\[min..max]",
-            title_justify="left",
+            ["workers by", "moment"],
+            ["torch ms", "shmloader ms", "shmloader / torch"],
         )
-        table.add_column("workers by")
-        table.add_column("moment", no_wrap=True)
-        for heading in ("torch ms", "shmloader ms", "shmloader / torch"):
-            table.add_column(heading, justify="right", no_wrap=True)
         for method, moments in result["summary"].items():
             failed = any(m["start_method"] == method and "failure" in m for m in result["measurements"])
             for moment, each in moments.items():
-                table.add_row(
+                made.add_row(
                     (method + (" FAILED" if failed else "")) if moment == "first" else "",
                     MOMENTS[moment],
                     *(shown(each[loader], 1e3, all_of_it=True) for loader in LOADERS),
                     shown(each["ratio"], all_of_it=True),
                     end_section=moment == list(MOMENTS)[-1],
                 )
-        out.print(table)
-        print_lines(out, failures(result["measurements"], "start_method", "subject"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        out.print(made)
+        print_end(out, result)
 
 
 def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:

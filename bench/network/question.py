@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.loaders import missing
 from bench.core.question import Question, Turn, add_choice, add_data, count, seconds
-from bench.core.results import by_round, failures, in_one_line, machine, print_lines
+from bench.core.results import by_round, machine, print_end, table
 from bench.core.spread import shown, spread
 from bench.network.measure import ALONE, WAYS
 
@@ -100,15 +99,11 @@ class Network(Question):
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
         title = f"{settings['network']}, batches of {settings['batch_size']}, on {result['machine']['gpu']}"
-        table = Table(title=title, title_justify="left")
-        table.add_column("loader", no_wrap=True)
-        for heading, _ in FIGURES.values():
-            table.add_column(heading, justify="right")
+        made = table(title, ["loader"], [heading for heading, _ in FIGURES.values()])
         for subject, figures in result["summary"].items():
-            table.add_row(subject, *(shown(figures[name], scale) for name, (_, scale) in FIGURES.items()))
-        out.print(table)
-        print_lines(out, failures(result["measurements"], "subject"), style="red")
-        print_lines(out, [f"JPEG files: {settings['files']}", in_one_line(result["machine"])])
+            made.add_row(subject, *(shown(figures[name], scale) for name, (_, scale) in FIGURES.items()))
+        out.print(made)
+        print_end(out, result, f"JPEG files: {settings['files']}")
 
 
 def _subject(way: str, workers: int) -> str:

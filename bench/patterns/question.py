@@ -73,7 +73,7 @@ class Patterns(Question):
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         print_lines(out, page.tables(result))
-        print_lines(out, failures(result["measurements"], "pattern", "subject"), style="red")
+        print_lines(out, failures(result["measurements"]), style="red")
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """Its picture is a page."""

@@ -13,7 +13,7 @@ from bench.core.cases import CASES
 from bench.core.loaders import OURS
 from bench.core.picture import INK, PALE, finish, unframe
 from bench.core.picture import OURS as TEAL
-from bench.core.results import in_one_line, print_lines
+from bench.core.results import in_one_line, print_lines, table
 from bench.core.spread import shown
 from bench.peers.loaders import LOADERS
 from bench.peers.measure import MEANING, SPAWN, label
@@ -55,10 +55,8 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
 
 def _table(case: str, values: dict[str, Any]) -> Table:
     columns = RATE_COLUMNS if case in CASES else TIME_COLUMNS
-    table = Table(title=label(case), title_justify="left", caption_justify="left", padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for heading, *_ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = (heading for heading, *_ in columns)
+    made = table(label(case), [""], headings, caption_justify="left", padding=(0, 1, 0, 0))
     (figure, *_), scale = columns[0][1:3]
     captions = [f"limit: {shown(values['limit'][figure], scale, all_of_it=True)}, {limit_of(case)}"]
     for subject, figures in values.items():
@@ -67,9 +65,9 @@ def _table(case: str, values: dict[str, Any]) -> Table:
         elif subject in LOADERS:
             best = " (best peer)" if subject == values["best"] else ""
             cells = [" | ".join(shown(figures[k], by, wide) for k in names) for _, names, by, wide in columns]
-            table.add_row(LOADERS[subject].label + best, *cells, style="bold" if subject == OURS else "")
-    table.caption = Text("\n".join(captions))
-    return table
+            made.add_row(LOADERS[subject].label + best, *cells, style="bold" if subject == OURS else "")
+    made.caption = Text("\n".join(captions))
+    return made
 
 
 def limit_of(case: str) -> str:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.cases import CASES
 from bench.core.loaders import missing
 from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import print_end, table
 from bench.core.spread import shown, spread
 from bench.readers.beside_tensorsocket import NEEDS, TENSORSOCKET
 
@@ -103,18 +102,16 @@ class Readers(Question):
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
-        table = Table(title=f"readers; rounds: {settings['rounds']}, medians \\[min..max]", title_justify="left")
-        for heading in ("case", "way", "jobs", "batch/s of the slowest", "CPU us a batch and job"):
-            table.add_column(heading)
+        title = f"readers; rounds: {settings['rounds']}, medians \\[min..max]"
+        made = table(title, ["case", "way", "jobs"], ["batch/s of the slowest", "CPU us a batch and job"])
         for case, ways in result["summary"].items():
             for number, (way, of) in enumerate(ways.items()):
-                table.add_row(
+                made.add_row(
                     "" if number else case,
                     way,
                     of["jobs"],
                     shown(of["slowest"], 1, all_of_it=True),
                     shown(of["cpu"], 1e6, all_of_it=True),
                 )
-        out.print(table)
-        print_lines(out, failures(result["measurements"], "case", "way"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        out.print(made)
+        print_end(out, result)

@@ -7,11 +7,10 @@ import statistics
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core.loaders import missing
 from bench.core.question import Question, Turn, add_start_methods, add_workers, count, number, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import print_end, table
 from bench.core.spread import shown, spread
 
 STATEFUL, OURS = "stateful", "shmloader"
@@ -87,25 +86,21 @@ class Resume(Question):
         set_up = result["settings"]
         for part, figures, by in ((STATES, OF_STATES, "sampler"), (RESUMES, OF_RESUMES, "workers by")):
             about = f", {set_up['part']:.0%} of {set_up['samples']:,} samples served" if part == RESUMES else ""
-            table = Table(
-                title=f"{part}; workers: {set_up['workers']}, rounds: {set_up['rounds']}{about}, medians \\[min..max]",
-                title_justify="left",
+            made = table(
+                f"{part}; workers: {set_up['workers']}, rounds: {set_up['rounds']}{about}, medians \\[min..max]",
+                [by, "figure"],
+                LOADERS,
             )
-            for heading in (by, "figure"):
-                table.add_column(heading, no_wrap=True)
-            for loader in LOADERS:
-                table.add_column(loader, justify="right", no_wrap=True)
             for each, found in result["summary"][part].items():
                 for figure, (label, scale) in figures.items():
-                    table.add_row(
+                    made.add_row(
                         each if figure == next(iter(figures)) else "",
                         label,
                         *(shown(found[loader][figure], scale, all_of_it=True) for loader in LOADERS),
                         end_section=figure == list(figures)[-1],
                     )
-            out.print(table)
-        print_lines(out, failures(result["measurements"], "of", "by", "subject"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+            out.print(made)
+        print_end(out, result)
 
     def failed(self, result: dict[str, Any]) -> bool:
         return any("failure" in each and each["subject"] == OURS for each in result["measurements"])

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core.picture import INK, OURS, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
-from bench.core.results import by_round, failures, in_one_line, print_lines
+from bench.core.results import by_round, print_end, table
 from bench.core.spread import shown, spread
 from bench.skew.measure import LOADERS, SKEWS
 
@@ -100,19 +99,16 @@ class Skew(Question):
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
-        table = Table(
-            title=f"skew; workers: {settings['workers']}, batches of {settings['batch_size']}, chunks of "
+        made = table(
+            f"skew; workers: {settings['workers']}, batches of {settings['batch_size']}, chunks of "
             f"{settings['chunk_size']}, most samples {settings['seconds'] * 1e3:g} ms, rounds: {settings['rounds']}, "
             "medians \\[min..max]",
-            title_justify="left",
+            ["samples", "loader"],
+            ["samples/s", "/ torch", "% of limit", "first batch ms", "workers idle %", "samples late us"],
         )
-        table.add_column("samples", no_wrap=True)
-        table.add_column("loader", no_wrap=True)
-        for heading in ("samples/s", "/ torch", "% of limit", "first batch ms", "workers idle %", "samples late us"):
-            table.add_column(heading, justify="right", no_wrap=True)
         for case, each in result["summary"].items():
             for k, (loader, its) in enumerate(each["loaders"].items()):
-                table.add_row(
+                made.add_row(
                     "" if k else SKEWS[case].label,
                     LOADERS[loader],
                     shown(its["samples_per_second"], all_of_it=True),
@@ -123,17 +119,14 @@ class Skew(Question):
                     shown(its["late"], 1e6),
                     end_section=k == len(each["loaders"]) - 1,
                 )
-        out.print(table)
-        print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
-        print_lines(
+        out.print(made)
+        print_end(
             out,
-            [
-                "limit: samples a second if no worker were ever idle and no sample late (sleeps end late, on busy "
-                "cores very late)",
-                IDLE,
-                "each loader's batches were compared, all of them, with those that one worker makes",
-                in_one_line(result["machine"]),
-            ],
+            result,
+            "limit: samples a second if no worker were ever idle and no sample late (sleeps end late, on busy cores "
+            "very late)",
+            IDLE,
+            "each loader's batches were compared, all of them, with those that one worker makes",
         )
 
     def draw(self, result: dict[str, Any], path: Path) -> None:

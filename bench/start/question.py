@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench.core.loaders import missing
 from bench.core.question import Question, Turn, count
-from bench.core.results import by_round, failures, in_one_line, print_lines
+from bench.core.results import by_round, print_end
 from bench.core.spread import shown, spread
 from bench.start.measure import ARENA
 
@@ -86,8 +86,7 @@ class Start(Question):
                 ratios = (shown(moments[ratio], all_of_it=True) for ratio in ("ratio", "cpu_ratio"))
                 table.add_row(case if first else "", way, *figures, *ratios, end_section=way == list(ways)[-1])
         out.print(table)
-        print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+        print_end(out, result)
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether something failed; that SPDL is not installed is no failure."""

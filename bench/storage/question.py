@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.loaders import missing
 from bench.core.question import Question, Turn, add_choice, add_data, add_workers, count, number, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import print_end, table
 from bench.core.spread import shown, spread
 from bench.storage.archives import classes, pack
 from bench.storage.cold import COLD, WARM
@@ -161,26 +160,20 @@ class Storage(Question):
         units = {SAMPLES: "CPU us a sample", LOAD: "images/s", LOAD_CPU: "CPU us an image, with workers"}
         for part, unit in units.items():
             if part in found:
-                table = Table(title=f"{unit}; medians \\[min..max]", title_justify="left")
-                for heading in ("", unit, "speed / files", "speed / WebDataset"):
-                    table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+                made = table(f"{unit}; medians \\[min..max]", [""], [unit, "speed / files", "speed / WebDataset"])
                 for way, figures in found[part].items():
                     ratios = [shown(figures[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
-                    table.add_row(LABELS[way], shown(figures["figure"], all_of_it=True), *ratios)
-                out.print(table)
+                    made.add_row(LABELS[way], shown(figures["figure"], all_of_it=True), *ratios)
+                out.print(made)
         for part in (INDEX, FAR, FAR_LOAD, PLACE, COLD):
             if part in found:
-                table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
-                table.add_column("")
                 names = list(dict.fromkeys(name for figures in found[part].values() for name in figures))
-                for name in names:
-                    table.add_column(name, justify="right", no_wrap=True)
+                made = table(f"{part}; medians \\[min..max]", [""], names)
                 for row, figures in found[part].items():
                     cells = (shown(figures[name], all_of_it=True) if name in figures else "-" for name in names)
-                    table.add_row(row, *cells)
-                out.print(table)
-        print_lines(out, failures(result["measurements"], "part"), style="red")
-        print_lines(out, [in_one_line(result["machine"])])
+                    made.add_row(row, *cells)
+                out.print(made)
+        print_end(out, result)
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from bench.core.ceiling import CEILINGS, MEANING
 from bench.core.loaders import PREFETCH, SPARE
 from bench.core.picture import INK, OURS, PALE, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_start_method, add_workers, seconds
-from bench.core.results import by_round, failures, in_one_line, print_lines
+from bench.core.results import by_round, print_end, table
 from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
@@ -53,6 +53,17 @@ FIGURES = (
     "workers_cpu",
     "trainer_faults",
     "tree_faults",
+)
+COLUMNS = (
+    "torch\nbatches/s",
+    "shmloader\nbatches/s",
+    "shmloader / torch\nbatches/s",
+    "GB/s",
+    "% of memcpy\nceiling",
+    "% of streaming\nceiling",
+    "trainer CPU\nus/batch",
+    "shmloader / torch\ntrainer CPU",
+    "trainer faults\n/batch",
 )
 MARKS = {"memcpy": (0, (4, 2)), "streaming": (0, (1, 1))}
 
@@ -108,25 +119,13 @@ class Transport(Question):
         return {case: summary(case, measurements) for case in self.given.cases}
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
-        table = Table(
-            title=f"transport; workers: {result['settings']['workers']} by {result['settings']['start_method']}, "
+        made = table(
+            f"transport; workers: {result['settings']['workers']} by {result['settings']['start_method']}, "
             f"rounds: {result['settings']['rounds']}, medians \\[min..max]; two figures: torch | shmloader",
-            title_justify="left",
+            ["case"],
+            COLUMNS,
             padding=(0, 1, 0, 0),
         )
-        table.add_column("case", no_wrap=True)
-        for heading in (
-            "torch\nbatches/s",
-            "shmloader\nbatches/s",
-            "shmloader / torch\nbatches/s",
-            "GB/s",
-            "% of memcpy\nceiling",
-            "% of streaming\nceiling",
-            "trainer CPU\nus/batch",
-            "shmloader / torch\ntrainer CPU",
-            "trainer faults\n/batch",
-        ):
-            table.add_column(heading, justify="right", no_wrap=True)
         for case, each in result["summary"].items():
             both = {
                 key: " | ".join(shown(each[loader].get(key), scale) for loader in LOADERS)
@@ -140,7 +139,7 @@ class Transport(Question):
             }
             is_large = CASES[case].is_large
             failed = any(m["case"] == case and "failure" in m for m in result["measurements"])
-            table.add_row(
+            made.add_row(
                 CASES[case].label + (" FAILED" if failed else ""),
                 shown(each["torch"]["batches_per_second"]),
                 shown(each["shmloader"]["batches_per_second"]),
@@ -152,14 +151,13 @@ class Transport(Question):
                 shown(each["trainer_cpu_ratio"], all_of_it=True),
                 both["trainer_faults"],
             )
-        out.print(table)
+        out.print(made)
         beside = {case: figures for case, figures in result["summary"].items() if figures["to_image_alone"]}
         if beside:
             out.print(_table_of_columns(beside))
-        print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
-        if any(CASES[case].is_large for case in result["summary"]):
-            print_lines(out, [f"ceiling, {kind}: {meaning}" for kind, meaning in MEANING.items()])
-        print_lines(out, [SCOPE, in_one_line(result["machine"])])
+        large = any(CASES[case].is_large for case in result["summary"])
+        ceilings = [f"ceiling, {kind}: {meaning}" for kind, meaning in MEANING.items()] if large else []
+        print_end(out, result, *ceilings, SCOPE)
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """Both loaders on one logarithmic scale, and the ceilings."""
@@ -240,14 +238,12 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _table_of_columns(cases: dict[str, Any]) -> Table:
     """What workers pay for what is beside an image, or around it, or for another way to collate it."""
-    table = Table(title="columns: workers' CPU a batch; two figures: torch | shmloader", title_justify="left")
-    table.add_column("case", no_wrap=True)
-    for heading in ("us/batch", "shmloader / shmloader with the image alone"):
-        table.add_column(heading, justify="right")
+    title = "columns: workers' CPU a batch; two figures: torch | shmloader"
+    made = table(title, ["case"], ["us/batch", "shmloader / shmloader with the image alone"])
     for case, figures in cases.items():
         both = " | ".join(shown(figures[loader]["workers_cpu"], 1e6) for loader in LOADERS)
-        table.add_row(CASES[case].label, both, shown(figures["to_image_alone"], all_of_it=True))
-    return table
+        made.add_row(CASES[case].label, both, shown(figures["to_image_alone"], all_of_it=True))
+    return made
 
 
 def _draw_case(axes: Any, y: float, figures: dict[str, Any], batch_bytes: int) -> None:

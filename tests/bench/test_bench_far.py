@@ -70,7 +70,7 @@ def test_it_shows_all_loaders_and_their_ratio(
     assert asked == [OURS, RAY_DATA, RAY_DATA, OURS]  # each begins a round
     out = capsys.readouterr().out
     assert "shmloader / Ray Data" in out and "2.00 [2.00..2.00]" in out
-    assert "round 2, Ray Data: killed after 7 s" in out and "96 made by the bench" in out
+    assert "round 2, ray, Ray Data: killed after 7 s" in out and "96 made by the bench" in out
 
 
 def test_without_ray_it_says_so(
