@@ -13,7 +13,7 @@ import torch
 
 import shmloader
 from bench.core.cases import CASES, ENDLESS, Case
-from shmloader.device.accelerator import Other
+from shmloader.device.accelerator import Accelerator
 from shmloader.transforms import normalize_on_device
 
 CASE = CASES["uint8-images"]
@@ -57,14 +57,14 @@ def transfer(seconds: float, workers: int) -> dict[str, float]:
         lay in a slot that is; batches.
     """
     clones = 0
-    clone = Other.clone
+    clone = Accelerator.clone
 
-    def counted(self: Other, tensor: torch.Tensor) -> torch.Tensor:
+    def counted(self: Accelerator, tensor: torch.Tensor) -> torch.Tensor:
         nonlocal clones
         clones += 1
         return clone(self, tensor)
 
-    Other.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
+    Accelerator.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
     batches = iter(_loader("shmloader", workers, None))
     copied = torch.empty(SHAPE, dtype=DTYPE, device="cuda")
     for _ in range(WARM_UP):

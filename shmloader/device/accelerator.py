@@ -1,8 +1,8 @@
 """The interface to accelerators: which one a loader page-locks for, and all calls that pinning and delivery need.
 
-There are two classes.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that
-others have allocated.  Other uses torch's functions for all accelerators, and copies into torch's own page-locked
-memory.  The tests add a third, whose copies are late on purpose.
+There are two classes.  Accelerator uses torch's functions for all makes, and copies into torch's own page-locked
+memory.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that others have
+allocated.  The tests add a third, whose copies are late on purpose.
 
 The driver itself (libcuda) page-locks the memory, if there is one, because it only returns its errors.  The runtime
 (torch.cuda.cudart()) also keeps the error for this thread, and the next launch of a kernel would raise it.  So after an
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -51,84 +51,6 @@ class Streams:
     all: bool = True
 
 
-class Accelerator(Protocol):
-    """What pinning and delivery need of an accelerator."""
-
-    registers: bool  # whether register() can work at all
-    current: Callable[[int], Any]  # the stream that is current in this thread, on the device of this index
-    devices: tuple[int, ...]  # the indices for `current`
-
-    def register(self, address: int, size: int) -> str:
-        """Page-lock these bytes of this process; returns the reason if that is refused, or an empty string."""
-
-    def unregister(self, address: int) -> None:
-        """Undo register(address, ...).  No copy from there may be under way."""
-
-    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a CPU tensor in torch's page-locked memory, which torch itself does not reuse too early."""
-
-    def room(self, size: int) -> torch.Tensor:
-        """So many bytes of that memory, for tensors that share its storage."""
-
-    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
-        """The streams that may have copies out of batches, as far as they are known.
-
-        Args:
-            noted: The streams that were current where the batches died, as `current` gives them.
-            lent: When the first of the batches was lent; None if no other thread has had them.
-        """
-
-    def capturing(self, streams: Streams) -> bool:
-        """Whether a graph is being captured on one of these."""
-
-    def record(self, streams: Streams) -> list[Any]:
-        """Events that pass when all present work of these streams is done."""
-
-    def mark(self) -> Any:
-        """An event that passes when all present work of this thread's current stream, on this device, is done."""
-
-    def passed(self, event: Any) -> bool:
-        """Whether an event has passed."""
-
-    def wait(self, event: Any) -> None:
-        """Wait for an event of mark().  Other threads run meanwhile."""
-
-    def quick_reclaim(self, slots: Slots, lent: list[int], unshared: list[bool]) -> Callable[[], bool] | None:
-        """A function that frees slots as Pinning._reclaim() does, in a few microseconds; None if there is none.
-
-        It returns False if Pinning._reclaim() must do it.
-
-        Args:
-            slots: The slots of a ring.
-            lent: When each was lent last.
-            unshared: For each slot, whether only the thread that copies can have had its batch.
-        """
-
-    def synchronize(self) -> None:
-        """Wait until all streams of all devices are done."""
-
-    def relaxed(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which no call breaks a capture of a graph."""
-
-    def enter(self) -> None:
-        """The first call of a thread of ours: from then on it uses this device, and breaks no capture."""
-
-    def own_stream(self) -> None:
-        """Give this thread its own stream to copy on, if possible that of a thread that has ended."""
-
-    def failed(self) -> bool:
-        """Whether the device has failed for good.  Call it after an exception."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Start to copy a tensor to the device, on this thread's stream."""
-
-    def to(self, value: Any) -> Any:
-        """Start to copy an object that has its own `.to()`."""
-
-    def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
-        """Have this thread's stream, but not the thread, wait for the event, and keep the tensors for the stream."""
-
-
 def kind() -> str | None:
     """The type of device that batches can be delivered to here, besides "cpu"; None if there is none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -151,7 +73,7 @@ def find(device: torch.device | None = None) -> Accelerator | None:
         return None
     index = torch.accelerator.current_device_index() if device is None or device.index is None else device.index
     at = torch.device(present, index)
-    return Cuda(at) if present == "cuda" else Other(at)
+    return Cuda(at) if present == "cuda" else Accelerator(at)
 
 
 def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
@@ -165,71 +87,100 @@ def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
     return find() if loader.pin_memory else None
 
 
-class Other:
+class Accelerator:
     """An accelerator of any make, by torch's functions for all of them.
 
     Args:
         device: The device, with its index.
     """
 
-    registers = False
-    devices: tuple[int, ...] = ()
+    registers = False  # whether register() can work at all
+    devices: tuple[int, ...] = ()  # the indices for `current`
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        # the stream that is current in this thread, on the device of this index
         self.current: Callable[[int], Any] = _no_stream
         self._module: Any = torch.get_device_module(device)
 
     def register(self, address: int, size: int) -> str:
+        """Page-lock these bytes of this process; returns the reason if that is refused, or an empty string."""
         return f"torch cannot page-lock memory for {self.device.type} that it has not allocated itself"
 
     def unregister(self, address: int) -> None:
-        pass  # nothing was registered
+        """Undo register(address, ...), if that is possible here.  No copy from there may be under way."""
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a CPU tensor in torch's page-locked memory, which torch itself does not reuse too early."""
         with self.relaxed():
             return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def room(self, size: int) -> torch.Tensor:
+        """So many bytes of that memory, for tensors that share its storage."""
         with self.relaxed():
             return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
+        """The streams that may have copies out of batches, as far as they are known.
+
+        Args:
+            noted: The streams that were current where the batches died, as `current` gives them.
+            lent: When the first of the batches was lent; None if no other thread has had them.
+        """
         return Streams((), [])
 
     def capturing(self, streams: Streams) -> bool:
+        """Whether a graph is being captured on one of these."""
         return False
 
     def record(self, streams: Streams) -> list[Any]:
+        """Events that pass when all present work of these streams is done."""
         return [self.mark()]
 
     def mark(self) -> Any:
+        """An event that passes when all present work of this thread's current stream, on this device, is done."""
         event = self._module.Event()
         event.record(self._module.current_stream(self.device))
         return event
 
     def passed(self, event: Any) -> bool:
+        """Whether an event has passed."""
         return events.passed(event)
 
     def wait(self, event: Any) -> None:
+        """Wait for an event of mark().  Other threads run meanwhile."""
         event.synchronize()
 
     def quick_reclaim(self, slots: Slots, lent: list[int], unshared: list[bool]) -> Callable[[], bool] | None:
+        """A function that frees slots as Pinning._reclaim() does, in a few microseconds; None if there is none.
+
+        It returns False if Pinning._reclaim() must do it.
+
+        Args:
+            slots: The slots of a ring.
+            lent: When each was lent last.
+            unshared: For each slot, whether only the thread that copies can have had its batch.
+        """
         return None
 
     def synchronize(self) -> None:
+        """Wait until all streams of all devices are done."""
         self._module.synchronize(self.device)
 
     def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which no call breaks a capture of a graph."""
         return contextlib.nullcontext()
 
     def enter(self) -> None:
+        """The first call of a thread of ours: from then on it uses this device, and breaks no capture."""
         self._module.set_device(self.device)
 
     def own_stream(self) -> None:
+        """Give this thread its own stream to copy on, if possible that of a thread that has ended."""
         self._module.set_stream(copy_stream(self.device, lambda: self._module.Stream(device=self.device)))
 
     def failed(self) -> bool:
+        """Whether the device has failed for good.  Call it after an exception."""
         try:
             self._module.current_stream(self.device).query()
         except RuntimeError:  # an error that stays: each call raises it from then on
@@ -237,15 +188,18 @@ class Other:
         return False
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Start to copy a tensor to the device, on this thread's stream."""
         return tensor.to(self.device, non_blocking=True)
 
     def to(self, value: Any) -> Any:
+        """Start to copy an object that has its own `.to()`."""
         try:
             return value.to(self.device, non_blocking=True)
         except TypeError:  # its `.to()` has no non_blocking
             return value.to(self.device)
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
+        """Have this thread's stream, but not the thread, wait for the event, and keep the tensors for the stream."""
         stream = self._module.current_stream(self.device)
         self._wait(stream, event)
         for tensor in tensors:
@@ -261,7 +215,7 @@ def _no_stream(index: int) -> None:
     """Not needed, because the page-locked memory is torch's there, and torch watches the streams itself."""
 
 
-class Cuda(Other):
+class Cuda(Accelerator):
     """NVIDIA's and AMD's accelerators."""
 
     registers = True

@@ -13,7 +13,8 @@ import torch
 from cuda_double import GLOBAL, RELAXED, CudaDouble
 
 from shmloader.device import accelerator, captures, copy_stream
-from shmloader.device.accelerator import Cuda, Other, Streams
+from shmloader.device.accelerator import Accelerator as Other
+from shmloader.device.accelerator import Cuda, Streams
 
 ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
 WAYS = pytest.mark.parametrize("way", ["driver", "runtime"])
