@@ -10,7 +10,7 @@ import enum
 import itertools
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,20 +18,23 @@ if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
 
 
-class Stage(Protocol):
-    """Processes batches on their way."""
+class Stage:
+    """Processes batches on their way.  This one leaves them as they are."""
 
     def begin(self) -> None:
         """In the thread, before the first batch."""
 
     def send(self, batch: Any) -> Any:
         """In the thread: start to process a batch, and do not keep the batch."""
+        return batch
 
     def failed(self) -> bool:
         """In the thread, after an exception: whether the device has failed for good."""
+        return False
 
     def arrive(self, sent: Any) -> Any:
         """In the caller's thread: the batch."""
+        return sent
 
 
 class Kind(enum.Enum):

@@ -39,7 +39,7 @@ AHEAD = 2  # batches that the thread has made ready and that were not asked for 
 TIMED = 16  # of this many batches, the ninth is timed; the first ones allocate memory on the device
 
 
-class ToDevice:
+class ToDevice(Stage):
     """Copies batches to a device.
 
     Args:
@@ -97,7 +97,7 @@ def _keep_for_ever(batch: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
 
 
-class Pinned:
+class Pinned(Stage):
     """Leaves batches as they are: the source copies them into page-locked memory, and does so in this thread.
 
     Args:
@@ -110,17 +110,11 @@ class Pinned:
     def begin(self) -> None:
         self._accelerator.enter()
 
-    def send(self, batch: Any) -> Any:
-        return batch
-
     def failed(self) -> bool:
         return self._accelerator.failed()
 
-    def arrive(self, sent: Any) -> Any:
-        return sent
 
-
-class OnCpu:
+class OnCpu(Stage):
     """Plain delivery, with a function on the way.
 
     Args:
@@ -130,17 +124,8 @@ class OnCpu:
     def __init__(self, on_device: OnDevice) -> None:
         self._on_device = on_device
 
-    def begin(self) -> None:
-        """There is no thread."""
-
     def send(self, batch: Any) -> Any:
         return _called(self._on_device, batch)
-
-    def failed(self) -> bool:
-        return False
-
-    def arrive(self, sent: Any) -> Any:
-        return sent
 
 
 def _called(on_device: OnDevice, batch: Any) -> Any:
