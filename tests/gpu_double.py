@@ -19,9 +19,9 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from shmloader.core.cuda import moment
 from shmloader.device import pinning
 from shmloader.device.accelerator import Streams
-from shmloader.device.streams import moment
 
 
 class Event:

@@ -25,13 +25,13 @@ import torch
 
 from shmloader import _torch
 from shmloader.device import events
-from shmloader.device.captures import relax, relaxed
+from shmloader.device.captures import RELAXED, exchange_mode, relaxed
 from shmloader.device.copy_stream import copy_stream
-from shmloader.device.streams import CUDA, WATCHED, since
+from shmloader.device.streams import CUDA, WATCHED
 from shmloader.options import Options
 
 if sys.platform == "linux":
-    from shmloader.core.cuda import Reclaim, is_of_others
+    from shmloader.core.cuda import Reclaim, is_of_others, since
     from shmloader.core.ring import Slots
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
@@ -318,7 +318,7 @@ class Cuda(Accelerator):
     def enter(self) -> None:
         torch.cuda.init()
         super().enter()
-        relax()
+        exchange_mode(RELAXED)  # from now on
 
     def _wait(self, stream: Any, event: Any) -> None:
         if events.is_capturing(self.current(self.device.index)):

@@ -21,12 +21,7 @@ import torch
 from shmloader import _torch
 
 if sys.platform == "linux":
-    from shmloader.core.cuda import captures_begun, count_capture
-else:  # there are no extensions, and no ring whose slots could wait for a stream
-    captures_begun = count_capture = None
-
-__all__ = ["GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode"]
-__all__ += ["no_capture_begins", "relax", "relaxed"]
+    from shmloader.core.cuda import count_capture
 
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins in the first
 
@@ -61,7 +56,7 @@ def _renew() -> None:
 
 os.register_at_fork(after_in_child=_renew)
 
-if count_capture is not None:
+if sys.platform == "linux":  # elsewhere there is no ring whose slots could wait for a stream
     _torch.replace_capture_begin(_counted)
 
 
@@ -81,11 +76,6 @@ def relaxed() -> Iterator[None]:
         yield
     finally:
         exchange_mode(before)
-
-
-def relax() -> None:
-    """From now on, no call of this thread breaks a capture."""
-    exchange_mode(RELAXED)
 
 
 def exchange_mode(mode: int) -> int:

@@ -62,11 +62,12 @@ import numpy
 import torch
 
 from shmloader import _torch
+from shmloader.core.cuda import captures_begun, moment
 from shmloader.core.lease import Lease
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import Accelerator
-from shmloader.device.captures import captures_begun, no_capture_begins
-from shmloader.device.streams import moment, say_unknown
+from shmloader.device.captures import no_capture_begins
+from shmloader.device.streams import say_unknown
 from shmloader.system.signals import held
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB at once

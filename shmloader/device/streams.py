@@ -42,11 +42,7 @@ from shmloader.device import events
 from shmloader.device.captures import relaxed
 
 if sys.platform == "linux":
-    from shmloader.core.cuda import drop_marks, moment, replace_method, since, watch, watched
-else:  # there are no extensions, and no ring whose slots could wait for a stream
-    moment = since = None
-
-__all__ = ["CUDA", "WATCHED", "moment", "say_unknown", "since"]
+    from shmloader.core.cuda import drop_marks, replace_method, watch, watched
 
 CUDA = 1  # the type of a device, as a stream's numbers have it; ROCm's too
 
