@@ -105,11 +105,6 @@ class Pinning:
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
 
-    @property
-    def is_childs(self) -> bool:
-        """Whether this is a forked process's copy, which uses no device."""
-        return self._owner != os.getpid()
-
     # ------------------------------------------------------------------------------------------------- locking
 
     def start(self) -> bool:
@@ -300,7 +295,7 @@ def _free_late() -> None:
     """Give back the memory of closed rings that was still in use."""
     with held():  # a signal in between would leave a slot half unregistered, and it would be unmapped
         for pinning in list(_late):
-            if pinning.is_childs:
+            if pinning._owner != os.getpid():  # a forked process uses no device
                 _late.discard(pinning)
                 continue
             pinning._ring.slots.one_at_a_time(pinning._reclaim)
