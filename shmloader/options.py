@@ -128,8 +128,8 @@ def _on_bad_sample(name: str, value: Any) -> None:
         _refuse(name, value, allowed, "For example 'skip:20' or 'skip:0.05'")
 
 
-def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
-    return {"check": check, "only_on_the_ring": only_on_the_ring}
+def _option(default: Any, check: Check, *, only_on_the_ring: bool = False) -> Any:
+    return field(default=default, metadata={"check": check, "only_on_the_ring": only_on_the_ring})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,44 +143,29 @@ class Options:
         ValueError: A value is out of its range, or needs another option.
     """
 
-    spare_slots: int = field(
-        default=2,
-        metadata=_rule(_integer(0, "a non-negative integer", "0 copies every batch; the default is 2")),
+    spare_slots: int = _option(2, _integer(0, "a non-negative integer", "0 copies every batch; the default is 2"))
+    max_ring_bytes: int | None = _option(
+        None, _none_or(_integer(1, "a positive integer of bytes, or None")), only_on_the_ring=True
     )
-    max_ring_bytes: int | None = field(
-        default=None,
-        metadata=_rule(_none_or(_integer(1, "a positive integer of bytes, or None")), only_on_the_ring=True),
+    on_worker_death: str = _option("raise", _one_of("raise", "respawn"), only_on_the_ring=True)
+    workers_outlive_signals: bool = _option(True, _true_or_false("False lets SIGTERM and Ctrl-C end them, as in torch"))
+    schedule: str = _option("round_robin", _one_of("round_robin", "steal"), only_on_the_ring=True)
+    chunk_size: int | None = _option(
+        None, _none_or(_integer(1, "a positive integer of samples, or None")), only_on_the_ring=True
     )
-    on_worker_death: str = field(default="raise", metadata=_rule(_one_of("raise", "respawn"), only_on_the_ring=True))
-    workers_outlive_signals: bool = field(
-        default=True, metadata=_rule(_true_or_false("False lets SIGTERM and Ctrl-C end them, as in torch"))
+    group_by: Callable[[Any], Any] | str | None = _option(None, _none_or(_place), only_on_the_ring=True)
+    device: torch.device | str | None = _option(None, _none_or(_device))
+    on_device: Callable[[Any], Any] | None = _option(None, _none_or(_function_of_a_batch))
+    sample_seeds: bool = _option(
+        False, _true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True
     )
-    schedule: str = field(default="round_robin", metadata=_rule(_one_of("round_robin", "steal"), only_on_the_ring=True))
-    chunk_size: int | None = field(
-        default=None,
-        metadata=_rule(_none_or(_integer(1, "a positive integer of samples, or None")), only_on_the_ring=True),
+    on_bad_sample: str = _option("raise", _on_bad_sample, only_on_the_ring=True)
+    look_ahead: int | None = _option(
+        None,
+        _none_or(_integer(0, "a non-negative integer of batches, or None", "0 looks at none; None is the default")),
+        only_on_the_ring=True,
     )
-    group_by: Callable[[Any], Any] | str | None = field(
-        default=None, metadata=_rule(_none_or(_place), only_on_the_ring=True)
-    )
-    device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
-    on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
-    sample_seeds: bool = field(
-        default=False,
-        metadata=_rule(_true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True),
-    )
-    on_bad_sample: str = field(default="raise", metadata=_rule(_on_bad_sample, only_on_the_ring=True))
-    look_ahead: int | None = field(
-        default=None,
-        metadata=_rule(
-            _none_or(_integer(0, "a non-negative integer of batches, or None", "0 looks at none; None is the default")),
-            only_on_the_ring=True,
-        ),
-    )
-    far_workers: Any = field(
-        default=None,
-        metadata=_rule(_none_or(_far_workers), only_on_the_ring=True),
-    )
+    far_workers: Any = _option(None, _none_or(_far_workers), only_on_the_ring=True)
 
     def __post_init__(self) -> None:
         for each in fields(self):
