@@ -170,21 +170,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         look_ahead: int | None = None,
         far_workers: Any = None,
     ) -> None:
-        options = Options(
-            spare_slots=spare_slots,
-            max_ring_bytes=max_ring_bytes,
-            on_worker_death=on_worker_death,
-            workers_outlive_signals=workers_outlive_signals,
-            schedule=schedule,
-            chunk_size=chunk_size,
-            group_by=group_by,
-            device=device,
-            on_device=on_device,
-            sample_seeds=sample_seeds,
-            on_bad_sample=on_bad_sample,
-            look_ahead=look_ahead,
-            far_workers=far_workers,
-        )
+        given = locals()
+        options = Options(**{name: given[name] for name in DEFAULTS})
         options.give_to(self)
         num_workers = with_far(num_workers, far_workers)
         if far_workers is not None or (num_workers and hides_cores()):
