@@ -77,14 +77,7 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 
 def _check_fetcher(loader: Any, options: Options) -> None:
-    asked = {
-        "schedule='steal'": options.steals,
-        "sample_seeds=True": options.sample_seeds,
-        "chunk_size": options.chunk_size is not None,
-        "group_by": options.group_by is not None,
-        "on_bad_sample='skip'": options.skips_bad_samples,
-    }
-    for option in (name for name, given in asked.items() if given):
+    for option in [*_in_order_of_samples(options), *(["on_bad_sample='skip'"] if options.skips_bad_samples else [])]:
         if (by := replaced.fetcher(isinstance(loader.dataset, IterableDataset))) is not None:
             raise UnsuitableOption(replaced.refusal(option, by), option)
 
