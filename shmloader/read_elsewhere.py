@@ -129,7 +129,7 @@ def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> Non
         del readers[key]
 
 
-_escaped: ByIdentity[str] = ByIdentity()
+_escaped: ByIdentity[str] = ByIdentity()  # loaders of ours whose latest iterator was torch's, and why
 
 
 def enrol(loader: Any) -> None:
@@ -188,14 +188,9 @@ def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
     return iterator
 
 
-def why_escaped(loader: Any) -> str | None:
-    """Why the latest iterator of a loader of ours was torch's, although it could ride; None if it was not."""
-    return _escaped.get(loader)
-
-
 def why_not(loader: Any) -> str | None:
     """Why this loader's batches do not ride the ring, in general or by their latest iterator; None if they do."""
-    return off_the_ring.why_not(loader) or why_escaped(loader)
+    return off_the_ring.why_not(loader) or _escaped.get(loader)
 
 
 def read_by_another(loader: Any) -> str | None:
