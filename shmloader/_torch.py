@@ -185,25 +185,16 @@ def worker_loop() -> Any:
     return getattr(_worker, "_worker_loop", None)
 
 
-_set_worker_signal_handlers: Any = find(
+# sets torch's handlers: a worker reports a SIGBUS or SIGSEGV, and exits at a SIGTERM from its parent
+set_worker_signal_handlers: Callable[[], None] = find(
     "torch.utils.data._utils.signal_handling._set_worker_signal_handlers",
     means="a worker that crashes says nothing of a bus error",
+    instead=lambda: None,
 )
-
-
-def set_worker_signal_handlers() -> None:
-    """Set torch's handlers: a worker reports a SIGBUS or SIGSEGV, and exits at a SIGTERM from its parent."""
-    if _set_worker_signal_handlers is not None:
-        _set_worker_signal_handlers()
-
-
-_set_thread_name: Any = find("torch.multiprocessing._set_thread_name", "name", means="workers keep Python's name")
-
-
-def set_thread_name(name: str) -> None:
-    """Set the name of this process's main thread, which `top` shows."""
-    if _set_thread_name is not None:
-        _set_thread_name(name)
+# sets the name of this process's main thread, which `top` shows
+set_thread_name: Callable[[str], None] = find(
+    "torch.multiprocessing._set_thread_name", "name", means="workers keep Python's name", instead=lambda name: None
+)
 
 
 # ------------------------------------------------------------------------------------------------------- the datasets
@@ -371,14 +362,13 @@ def is_capturing(stream: Any) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
 
-_pin_memory: Any = find(
-    "torch.utils.data._utils.pin_memory.pin_memory", "batch", means="only tensors are page-locked, and no object's own"
+# page-locks a batch as torch does: tensors, containers, and objects with their own `pin_memory()`
+pin_memory: Callable[[Any], Any] = find(
+    "torch.utils.data._utils.pin_memory.pin_memory",
+    "batch",
+    means="only tensors are page-locked, and no object's own",
+    instead=lambda batch: batch,
 )
-
-
-def pin_memory(batch: Any) -> Any:
-    """Page-lock a batch as torch does: tensors, containers, and objects with their own `pin_memory()`."""
-    return batch if _pin_memory is None else _pin_memory(batch)
 
 
 # --------------------------------------------------------------------------------------------- processes and the end
@@ -422,13 +412,9 @@ def is_exiting() -> bool:
     return getattr(_utils, "python_exit_status", sys.is_finalizing()) is not False
 
 
-_default_store: Any = find(
+# the key-value store of the default process group, which must be initialised; None if there is none
+default_store: Callable[[], Any] = find(
     "torch.distributed.distributed_c10d._get_default_store",
     means="each rank of a machine has a frozen dataset for itself",
     instead=lambda: None,
 )
-
-
-def default_store() -> Any:
-    """The key-value store of the default process group, which must be initialised; None if there is none."""
-    return _default_store()
