@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,6 @@ from torch.utils.data import Dataset
 
 from shmloader.core.frozen_rows import FrozenDict, FrozenList, Pages
 from shmloader.frozen.pack import NotPlain, owners, pack, pack_dict
-from shmloader.frozen.slots import Slots
 from shmloader.system.sealed_memory import Counter, SealedMemory, array_over, memory_of, tensor_over
 
 LEAST = 64  # items: a shorter list is smaller than a page
@@ -131,6 +131,34 @@ def _within(prefix: str, holder: Any) -> Iterator[Step]:
                 yield f"{prefix}.{name}" if prefix else name, held[name], held, name
 
 
+class Slots:
+    """The attributes of an object that lie in `__slots__`, of classes written in Python, and that have a value."""
+
+    def __init__(self, holder: Any) -> None:
+        self._holder = holder
+        self._members = {
+            name: member
+            for kind in reversed(type(holder).__mro__)
+            if "__slots__" in vars(kind)
+            for name, member in vars(kind).items()
+            if type(member) is types.MemberDescriptorType
+        }
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._members:
+            try:
+                self[name]
+            except AttributeError:
+                continue
+            yield name
+
+    def __getitem__(self, name: str) -> Any:
+        return self._members[name].__get__(self._holder)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._members[name].__set__(self._holder, value)
+
+
 def _is_looked_into(value: Any, least: int) -> bool:
     """Whether a value is not frozen itself, but may hold something that can be."""
     if type(value) in (list, tuple, dict, collections.OrderedDict, collections.defaultdict):
@@ -150,7 +178,7 @@ def _is_of_attributes(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (type, torch.nn.Module, torch.Tensor, BaseException)):
         return False
-    if not isinstance(getattr(value, "__dict__", None), dict) and not Slots(value):
+    if not isinstance(getattr(value, "__dict__", None), dict) and not list(Slots(value)):
         return False
     if isinstance(value, Dataset):
         return True
