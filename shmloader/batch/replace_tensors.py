@@ -36,24 +36,16 @@ class _Replacement:
         if callable(getattr(value, "to", None)):
             return self._movable(value)
         if isinstance(value, Mapping):
-            return _mapping(value, self)
+            return updated(value, {key: self(item) for key, item in value.items()})
         if isinstance(value, tuple):
             if hasattr(value, "_fields"):
                 return type(value)(*map(self, value))
             return type(value)(map(self, value))
         if isinstance(value, Sequence):
-            return _sequence(value, self)
+            return updated(value, [self(item) for item in value])
         if dataclasses.is_dataclass(value):
             return _instance(value, self)
         return value
-
-
-def _mapping(mapping: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:
-    return updated(mapping, {key: part(value) for key, value in mapping.items()})
-
-
-def _sequence(sequence: Sequence[Any], part: Callable[[Any], Any]) -> Any:
-    return updated(sequence, [part(item) for item in sequence])
 
 
 def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
