@@ -46,7 +46,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from shmloader import _torch
 from shmloader._torch import profiler
@@ -179,7 +179,10 @@ class Prefetcher:
         try:
             ready = run.next(hand.held)
         except RuntimeError as error:  # torch's SIGCHLD handler may raise in there
-            self._explain(error)
+            explain = getattr(self._source, "explain", None)
+            if explain is not None:
+                explain(error)
+            raise
         if ready.kind is Kind.END:
             run.end_for_all()
             if not self._ended:
@@ -215,12 +218,6 @@ class Prefetcher:
             # in one line, because an interrupt before another line would lose the batch
             hand.held.append(Ready(Kind.BATCH, self._stage.send(hand.came.popleft()), 0, batches, count))
         return hand.held[0]
-
-    def _explain(self, error: RuntimeError) -> NoReturn:
-        explain = getattr(self._source, "explain", None)
-        if explain is not None:
-            explain(error)
-        raise error
 
     # ------------------------------------------------------------------------------------------------- the end
 

@@ -111,7 +111,7 @@ class Run:
             for lock in self._waiting:  # a thread that waits later sees that this one has ended
                 lock.release()
             if self._closes:
-                self._close_source()
+                close(self._source)
 
     def _count(self) -> Progress | None:
         return copied(self._counted, self._states)
@@ -169,7 +169,7 @@ class Run:
         self._closes = True
         self.stop()  # again, because a Ctrl-C may have come before the thread was woken
         if self._over or not self._inside:
-            self._close_source()
+            close(self._source)
             return True
         return False
 
@@ -177,10 +177,7 @@ class Run:
         """leave(), called by the thread itself at any point."""
         self._closes = True
         if self._over:
-            self._close_source()
-
-    def _close_source(self) -> None:
-        close(self._source)
+            close(self._source)
 
 
 _closing = threading.RLock()
