@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils.data import Dataset
 from shmloader import off_the_ring
 from shmloader.batch import objects
 from shmloader.dataloader import DataLoader
+from shmloader.system.endings import ClosedByWith
 
 try:
     from cloudpickle import dumps as _dump_code  # for what pickle cannot: lambdas, functions inside functions
@@ -20,7 +20,7 @@ except ImportError:
     _dump_code = None
 
 
-class AsyncDataLoader:
+class AsyncDataLoader(ClosedByWith):
     """Runs jobs in worker processes in advance, and gives their results in batches, as long as you ask for more.
 
     It follows DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the same use.
@@ -84,12 +84,6 @@ class AsyncDataLoader:
     def close(self) -> None:
         """End the workers and give the memory back.  Delivered batches stay valid."""
         self._loader.close()
-
-    def __enter__(self) -> AsyncDataLoader:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 class _Batches:

@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -21,7 +20,7 @@ from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores
-from shmloader.system.endings import take_all
+from shmloader.system.endings import ClosedByWith, take_all
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.statistics.account import begun, close_trace
@@ -31,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 # Generic is a separate base, and not in brackets of torch's class, because that may get more parameters one day.
-class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type: ignore[type-arg]
+class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
     A drop-in replacement for `torch.utils.data.DataLoader`: the same arguments, and from the same seed the same batches
@@ -402,12 +401,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             take_all([iterator.close for iterator in iterators.living(self)])
         finally:
             self._iterator = None
-
-    def __enter__(self) -> DataLoader[T_co]:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 _GET_ITERATOR = DataLoader._get_iterator  # other code may set hooks on our class, too

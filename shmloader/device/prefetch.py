@@ -45,14 +45,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, copied
 from shmloader.statistics.account import turns_of_prefetcher
-from shmloader.system.endings import in_del
+from shmloader.system.endings import ClosedByWith, in_del
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
@@ -68,7 +67,7 @@ class _Hand(threading.local):
         self.held: collections.deque[Ready] = collections.deque()  # one at most
 
 
-class Prefetcher:
+class Prefetcher(ClosedByWith):
     """Iterates over a source's batches, and makes `depth` of them ready in advance; see NOTE [ Prefetcher ].
 
     Args:
@@ -276,12 +275,6 @@ class Prefetcher:
         harm.  A closed iterator is at its end.
         """
         self._shutdown_workers()
-
-    def __enter__(self) -> Prefetcher:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     @in_del
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

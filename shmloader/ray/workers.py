@@ -14,11 +14,11 @@ import hashlib
 import sys
 import threading
 import warnings
-from types import TracebackType
 from typing import Any
 
 from shmloader.far.facts import differences, facts
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
+from shmloader.system.endings import ClosedByWith
 
 HEAVY = ("dataset", "collate_fn", "init_fn", "pool")  # of the arguments, which seldom change from epoch to epoch
 _ENDED = 2.0  # seconds in which actors end their work once a loader is closed, unless a sample takes longer
@@ -41,7 +41,7 @@ class _Actor:
         self.ends: Any = None
 
 
-class Workers(FarWorkers):
+class Workers(FarWorkers, ClosedByWith):
     """Far workers: actors on the nodes of a Ray cluster that make batches for a loader on this one.
 
     For the argument `far_workers` of `DataLoader`.  Batches are those of as many local workers, bit for bit.  They
@@ -239,12 +239,6 @@ class Workers(FarWorkers):
                 if actors:
                     _kill(actors)
             self._busy, self._idle, self._parcel, self._unheard = [], None, None, []
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Workers(num={self.num})"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from shmloader.system.endings import ClosedByWith
 
 if TYPE_CHECKING:
     from shmloader.readers.reading import Reading
 
 
-class Attached:
+class Attached(ClosedByWith):
     """An iterable of the batches of a served loader; `attach()` makes one.
 
     Each `iter()` is an epoch of the server's; the first one may begin in mid-epoch.
@@ -76,12 +77,6 @@ class Attached:
         """Leave the server.  Delivered batches stay valid.  A second call does nothing.  `iter()` joins again."""
         if self._reading is not None:
             self._reading.close()
-
-    def __enter__(self) -> Attached:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def attach(name: str, *, join: str = "batch", copy: bool = True) -> Attached:

@@ -1,14 +1,17 @@
-"""`in_del`, the decorator of each `__del__()`, and `take_all`, which takes all steps of an end even if one raises.
+"""`in_del`, the decorator of each `__del__()`, `take_all`, which takes all steps of an end even if one raises, and
+`ClosedByWith`, for objects whose `with` block closes them.
 They are for modules that are imported on other platforms, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["in_del", "take_all"]
+__all__ = ["ClosedByWith", "in_del", "take_all"]
 
+_Closed = TypeVar("_Closed", bound="ClosedByWith")
 _Dying = TypeVar("_Dying")
 
 try:
@@ -38,3 +41,16 @@ def take_all(steps: Iterable[Callable[[], object]]) -> None:
             raise raised
         finally:
             del raised  # it holds this frame, by its traceback
+
+
+class ClosedByWith:
+    """What a `with` block closes at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: _Closed) -> _Closed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
