@@ -7,6 +7,7 @@ no state_dict().
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -15,24 +16,10 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from shmloader import off_the_ring
 from shmloader.dataloader import DataLoader
-from shmloader.options import Options
+from shmloader.options import DEFAULTS, Options
 from shmloader.resume.distributed import DistributedSampler
 
-_TORCHS = (
-    "dataset",
-    "batch_size",
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-)
+_NOT_TAKEN = {"self", "shuffle", "sampler", "batch_sampler", *DEFAULTS}  # from a loader's attributes
 
 
 def prepare_data_loader(
@@ -103,7 +90,8 @@ def _rebuilt(loader: DataLoader[Any], world: int, rank: int) -> DataLoader[Any]:
             f"prepare_data_loader replaces {type(loader.sampler).__name__} by a shmloader.DistributedSampler, so that "
             f"each of {world} training workers gets its share. Give add_dist_sampler=False to keep it."
         )
-    arguments = {name: getattr(loader, name) for name in (*_TORCHS, "multiprocessing_context")}
+    names = inspect.signature(DataLoader.__init__).parameters.keys() - _NOT_TAKEN
+    arguments = {name: getattr(loader, name) for name in names}
     shuffles = not isinstance(loader.sampler, SequentialSampler)
     sampler: Any = DistributedSampler(loader.dataset, world, rank, shuffle=shuffles)
     loader.close()
