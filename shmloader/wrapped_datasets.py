@@ -33,15 +33,6 @@ def with_parts(dataset: Any) -> Iterator[Any]:
         yield from with_parts(part)
 
 
-def innermost(dataset: Any) -> Iterator[Any]:
-    """The datasets inside all of torch's wrappers; the dataset itself, if it is no wrapper."""
-    parts = _parts(dataset)
-    for part in parts:
-        yield from innermost(part)
-    if not parts:
-        yield dataset
-
-
 def is_got_one_by_one(dataset: Any) -> bool:
     """Whether a dataset's `__getitems__` only calls `__getitem__` for one sample after the other.
 
