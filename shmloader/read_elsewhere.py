@@ -212,7 +212,7 @@ def _begins(iterator: Any, loader: Any) -> None:
     # of the class: an object may have a __getattr__ that knows every name
     from_ours = hasattr(type(loader), "why_not_ring") and isinstance(loader, torch.utils.data.DataLoader)
     if from_ours:
-        _ours_begins(iterator, loader)
+        _ours_begins(loader)
         return
     if (dataset := getattr(loader, "dataset", None)) is not None:
         _theirs_begins(loader, dataset)
@@ -242,7 +242,7 @@ def _watch_while_needed() -> None:
         _torch.unwatch_iterators()
 
 
-def _ours_begins(iterator: Any, loader: Any) -> None:
+def _ours_begins(loader: Any) -> None:
     if not loader.num_workers or off_the_ring.why_not(loader) is not None:
         return
     where = _caller()
