@@ -40,11 +40,7 @@ def why_not(loader: Any) -> str | None:
     """Why this loader's batches do not ride the ring; None if they do."""
     if loader.num_workers == 0:
         return "num_workers is 0, so this process makes the batches and needs no ring"
-    if why := why_not_here():
-        return why
-    if why := why_not_of(type(loader)):
-        return why
-    if why := replaced.iterators():
+    if why := why_not_here() or why_not_of(type(loader)) or replaced.iterators():
         return why
     if _makes_threads(loader.multiprocessing_context):
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
