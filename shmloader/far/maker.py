@@ -368,26 +368,15 @@ def _greeted(sock: socket.socket) -> bool:
 
 
 def _proved(sock: socket.socket, ticket: Ticket) -> bool:
-    sock.settimeout(PROOF_TIME)
+    link = Link(sock, PROOF_TIME)
     try:
-        greeting = _exactly(sock, len(GREETING) + NONCE)
-        if greeting[: len(GREETING)] != GREETING:
+        if link.receive(len(GREETING)) != GREETING:
             return False
-        near, far = greeting[len(GREETING) :], nonce()
-        sock.sendall(far + far_proof(ticket.secret, ticket.number, near, far))
-        return is_proof(_exactly(sock, PROOF), near_proof(ticket.secret, ticket.number, near, far))
-    except OSError:
+        near, far = bytes(link.receive(NONCE)), nonce()
+        link.send(far, far_proof(ticket.secret, ticket.number, near, far))
+        return is_proof(bytes(link.receive(PROOF)), near_proof(ticket.secret, ticket.number, near, far))
+    except Gone:
         return False
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    got = b""
-    while len(got) < size:
-        more = sock.recv(size - len(got))
-        if not more:
-            raise ConnectionResetError("it was closed")
-        got += more
-    return got
 
 
 def end_process() -> None:
