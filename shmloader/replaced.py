@@ -36,6 +36,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import _torch
+from shmloader.attributes import attribute
 
 IGNORE = "SHMLOADER_IGNORE_REPLACED"
 _SERVES = "_MultiProcessingDataLoaderIter"  # the name of the class whose iterators serve loaders with workers
@@ -79,7 +80,7 @@ def _where(found: Any) -> str:
     for _ in range(8):  # a proxy may lead to itself
         if type(found) is types.FunctionType:
             return f"{found.__code__.co_filename}:{found.__code__.co_firstlineno}"
-        inner = next((each for name in ("func", "__func__", "_self_wrapper") if (each := _own(found, name))), None)
+        inner = next((each for name in ("func", "__func__", "_self_wrapper") if (each := attribute(found, name))), None)
         if inner is None:
             break
         found = inner
@@ -89,13 +90,6 @@ def _where(found: Any) -> str:
         return f"{first.__code__.co_filename}:{first.__code__.co_firstlineno}"
     module = getattr(found, "__module__", None) or kind.__module__
     return getattr(sys.modules.get(module), "__file__", None) or f"{module}.{getattr(found, '__qualname__', found)}"
-
-
-def _own(found: Any, name: str) -> Any:
-    try:
-        return getattr(found, name, None)
-    except Exception:  # other code's
-        return None
 
 
 # -------------------------------------------------------------------------------------------------------- (a) fetchers
@@ -118,14 +112,14 @@ def fetcher(streams: bool) -> str | None:
         return f"{name} ({_where(found)})"
     file = _file("_utils", "fetch.py")
     for kind in found.__mro__[:-1]:
-        for attribute, value in vars(kind).items():
-            if attribute.startswith("__") and attribute not in _SPECIAL:
+        for member, value in vars(kind).items():
+            if member.startswith("__") and member not in _SPECIAL:
                 continue
             if not callable(value) and not hasattr(type(value), "__get__"):  # it has no code
                 continue
             if not _is_torchs(value, file):
                 replaced = name if kind.__name__ == name else f"{name} ({kind.__name__})"
-                return f"{replaced}.{attribute} ({_where(value)})"
+                return f"{replaced}.{member} ({_where(value)})"
     return None
 
 
@@ -197,7 +191,7 @@ def asks_another(found: Any, owner: type) -> bool:
             left.extend([*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()])
             used = [(each.__globals__.get(name), getattr(owner, name, None)) for name in code.co_names]
             left.extend(value for pair in used for value in pair if type(value) in _FUNCTIONS)
-        left.extend(filter(None, (_own(each, name) for name in _INNER)))
+        left.extend(filter(None, (attribute(each, name) for name in _INNER)))
     return False
 
 
