@@ -59,14 +59,6 @@ def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
 # ----------------------------------------------------------------------------------------------------- simple kinds
 
 
-def _nones(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
-    return ("nones",)
-
-
-def _bools(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
-    return "bools", writer.put(numpy.array(items, numpy.bool_))
-
-
 def _ints(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
     try:
         numbers = numpy.array(items, numpy.int64)
@@ -75,10 +67,6 @@ def _ints(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
     least, most = int(numbers.min()), int(numbers.max())
     width = next(w for w in (1, 2, 4, 8) if -(1 << 8 * w - 1) <= least and most < 1 << 8 * w - 1)
     return "ints", writer.put(numbers.astype(f"i{width}")), width
-
-
-def _floats(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
-    return "floats", writer.put(numpy.array(items, numpy.float64))
 
 
 def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
@@ -94,14 +82,6 @@ def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
 
 
 # ----------------------------------------------------------------------------------------- rows of different lengths
-
-
-def _text(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
-    return _spans("text", [item.encode("utf-8", "surrogatepass") for item in items], writer)
-
-
-def _bytes(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
-    return _spans("bytes", items, writer)
 
 
 def _values(items: Sequence[Any], writer: Counter) -> Layout:
@@ -208,12 +188,12 @@ def _check_plain(item: Any, depth: int) -> None:
 
 
 _KINDS: dict[type, Callable[[Sequence[Any], Counter, int], Layout]] = {
-    type(None): _nones,
-    bool: _bools,
+    type(None): lambda items, writer, depth: ("nones",),
+    bool: lambda items, writer, depth: ("bools", writer.put(numpy.array(items, numpy.bool_))),
     int: _ints,
-    float: _floats,
-    str: _text,
-    bytes: _bytes,
+    float: lambda items, writer, depth: ("floats", writer.put(numpy.array(items, numpy.float64))),
+    str: lambda items, writer, depth: _spans("text", [item.encode("utf-8", "surrogatepass") for item in items], writer),
+    bytes: lambda items, writer, depth: _spans("bytes", items, writer),
     numpy.ndarray: _arrays,
     tuple: _tuples,
     dict: _dicts,
