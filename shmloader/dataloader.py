@@ -202,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
         if self._makes_iterators_by_others():
-            replaced.come_back()
+            replaced.come_back(_asked_by_torchs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.
@@ -255,7 +255,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         if self.num_workers and not rides and Options.of(self).device is None:
             return super()._get_iterator()
         if replaced.is_replaced("_get_iterator"):
-            replaced.come_back()
+            replaced.come_back(_asked_by_torchs)
             if rides:
                 return read_elsewhere.comes_back(self, super()._get_iterator)
         return self._of_ours(rides)
@@ -282,7 +282,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         if off_the_ring.why_not_of(kind) is not None:
             return False
         if self._makes_iterators_by_others():
-            replaced.come_back()
+            replaced.come_back(_asked_by_torchs)
             return True
         behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
         return behind or replaced.is_replaced("__iter__")
@@ -411,6 +411,3 @@ def _asked_by_torchs(loader: Any) -> Any:
     if not isinstance(loader, DataLoader) or off_the_ring.why_not(loader) is not None:
         return None
     return loader._of_ours(iterators.rides(loader))
-
-
-replaced.makes(_asked_by_torchs)

@@ -206,28 +206,25 @@ def _contents(cells: tuple[Any, ...]) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-_makers: list[Callable[[Any], Any]] = []
 _noted: dict[tuple[int, int], list[Any]] = {}  # by thread and loader: torch's iterators that were made for it
 
 
-def makes(make: Callable[[Any], Any]) -> None:
-    """Set the function that makes an iterator of ours for a loader; it returns None if torch's must serve that."""
-    _makers.append(make)
-
-
-def come_back() -> None:
+def come_back(ours: Callable[[Any], Any]) -> None:
     """From now on torch's own `_get_iterator`, called with a loader of ours, returns an iterator of ours.
 
     Other code holds that function already, so we cannot replace it.  But it makes iterators by calling torch's classes.
+
+    Args:
+        ours: Makes an iterator of ours for a loader with workers; it returns None if torch's must serve that.
     """
-    _torch.make_iterators_by(_make)
+    _torch.make_iterators_by(functools.partial(_make, ours))
 
 
-def _make(kind: Any, loader: Any, code: types.CodeType) -> Any:
+def _make(ours: Callable[[Any], Any], kind: Any, loader: Any, code: types.CodeType) -> Any:
     if code.co_name != "_get_iterator" or code.co_filename != _file():
         return None  # code of others, which asks for torch's class by name
     if loader.num_workers:
-        return next((made for make in _makers if (made := make(loader)) is not None), None)
+        return ours(loader)
     made = object.__new__(kind)
     _noted.get((threading.get_ident(), id(loader)), []).append(made)
     return made
