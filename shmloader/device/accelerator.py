@@ -99,8 +99,9 @@ class Accelerator:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # the stream that is current in this thread, on the device of this index
-        self.current: Callable[[int], Any] = _no_stream
+        # The stream that is current in this thread, on the device of this index.  None, because the page-locked memory
+        # is torch's here, and torch watches the streams itself.
+        self.current: Callable[[int], Any] = lambda index: None
         self._module: Any = torch.get_device_module(device)
 
     def register(self, address: int, size: int) -> str:
@@ -209,10 +210,6 @@ class Accelerator:
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
-
-
-def _no_stream(index: int) -> None:
-    """Not needed, because the page-locked memory is torch's there, and torch watches the streams itself."""
 
 
 class Cuda(Accelerator):

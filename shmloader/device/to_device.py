@@ -74,7 +74,8 @@ class ToDevice(Stage):
                 figures.add_time(TO_DEVICE, time.monotonic_ns() - began)
         except RuntimeError:
             if accelerator.failed():
-                _keep_for_ever(batch)
+                # It is never freed: after this, freeing memory that torch page-locked ends the process.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
             raise
         del batch
         if self._on_device is not None:
@@ -90,11 +91,6 @@ class ToDevice(Stage):
         batch, event = sent
         self._accelerator.arrive(event, tensors_of(batch))
         return batch
-
-
-def _keep_for_ever(batch: Any) -> None:
-    """Never free this batch: after a device has failed, freeing memory that torch page-locked ends the process."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
 
 
 class Pinned(Stage):
