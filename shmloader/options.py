@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -48,8 +48,14 @@ class OptionOfTheRing(RefusedOption, RuntimeError):
     """Only the ring can honour it, and the loader does not ride it."""
 
 
-def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
-    raise ValueError(f"{name} should be {allowed}, but got {name}={value!r}.{remedy and f' {remedy}.'}")
+def _check(is_allowed: Callable[[Any], bool], allowed: str, remedy: str = "") -> Check:
+    """Refuse a value for which `is_allowed` returns false.  The other two are for the error."""
+
+    def check(name: str, value: Any) -> None:
+        if not is_allowed(value):
+            raise ValueError(f"{name} should be {allowed}, but got {name}={value!r}.{remedy and f' {remedy}.'}")
+
+    return check
 
 
 def is_integer(value: Any) -> bool:
@@ -58,11 +64,7 @@ def is_integer(value: Any) -> bool:
 
 
 def _integer(least: int, allowed: str, remedy: str = "") -> Check:
-    def check(name: str, value: Any) -> None:
-        if not is_integer(value) or value < least:
-            _refuse(name, value, allowed, remedy)
-
-    return check
+    return _check(lambda value: is_integer(value) and value >= least, allowed, remedy)
 
 
 def _none_or(check: Check) -> Check:
@@ -70,32 +72,11 @@ def _none_or(check: Check) -> Check:
 
 
 def _one_of(*words: str) -> Check:
-    allowed = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
-
-    def check(name: str, value: Any) -> None:
-        if value not in words:
-            _refuse(name, value, allowed, "")
-
-    return check
+    return _check(lambda value: value in words, f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
 
 
 def _true_or_false(remedy: str) -> Check:
-    def check(name: str, value: Any) -> None:
-        if not isinstance(value, bool):
-            _refuse(name, value, "True or False", remedy)
-
-    return check
-
-
-def _function_of_a_batch(name: str, value: Any) -> None:
-    if not callable(value):
-        _refuse(name, value, "callable with a batch, or None", "")
-
-
-def _place(name: str, value: Any) -> None:
-    if value != "place" and not callable(value):
-        allowed = "'place' (the dataset's __place__ says where a sample lies), a function of an index, or None"
-        _refuse(name, value, allowed, "")
+    return _check(lambda value: isinstance(value, bool), "True or False", remedy)
 
 
 def _device(name: str, value: Any) -> None:
@@ -103,11 +84,6 @@ def _device(name: str, value: Any) -> None:
         torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name} should be a torch.device or its name, but got {name}={value!r}: {error}") from None
-
-
-def _far_workers(name: str, value: Any) -> None:
-    if not isinstance(value, FarWorkers):
-        _refuse(name, value, "a shmloader.ray.Workers or None", "For example shmloader.ray.Workers(num=32)")
 
 
 def _limit(text: str) -> int | float:
@@ -118,14 +94,31 @@ def _limit(text: str) -> int | float:
     return limit
 
 
-def _on_bad_sample(name: str, value: Any) -> None:
+def _is_on_bad_sample(value: Any) -> bool:
     if isinstance(value, str) and value in ("raise", "skip"):
-        return
+        return True
     try:
         _limit(value[5:] if isinstance(value, str) and value.startswith("skip:") else "")
     except ValueError:
-        allowed = "'raise', 'skip', or 'skip:' with a number of samples or a share above 0 and at most 1"
-        _refuse(name, value, allowed, "For example 'skip:20' or 'skip:0.05'")
+        return False
+    return True
+
+
+_function_of_a_batch = _check(callable, "callable with a batch, or None")
+_place = _check(
+    lambda value: value == "place" or callable(value),
+    "'place' (the dataset's __place__ says where a sample lies), a function of an index, or None",
+)
+_far_workers = _check(
+    lambda value: isinstance(value, FarWorkers),
+    "a shmloader.ray.Workers or None",
+    "For example shmloader.ray.Workers(num=32)",
+)
+_on_bad_sample = _check(
+    _is_on_bad_sample,
+    "'raise', 'skip', or 'skip:' with a number of samples or a share above 0 and at most 1",
+    "For example 'skip:20' or 'skip:0.05'",
+)
 
 
 def _option(default: Any, check: Check, *, only_on_the_ring: bool = False) -> Any:
