@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +27,6 @@ import torch
 from shmloader import _torch
 from shmloader.device import events
 from shmloader.device.captures import RELAXED, exchange_mode, relaxed
-from shmloader.device.copy_stream import copy_stream
 from shmloader.device.streams import CUDA, WATCHED
 from shmloader.options import Options
 
@@ -35,6 +35,9 @@ if sys.platform == "linux":
     from shmloader.core.ring import Slots
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
+
+_streams: dict[torch.device, list[tuple[Any, threading.Thread]]] = {}  # to copy on, and which thread does or did
+_choosing = threading.Lock()  # held while a thread chooses one of them
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,22 @@ class Accelerator:
         self._module.set_device(self.device)
 
     def own_stream(self) -> None:
-        """Give this thread its own stream to copy on, if possible that of a thread that has ended."""
-        self._module.set_stream(copy_stream(self.device, lambda: self._module.Stream(device=self.device)))
+        """Give this thread its own stream to copy on, if possible that of a thread that has ended.
+
+        Each epoch has its own thread.  torch keeps freed memory of a device for the stream for which it was allocated.
+        With a new stream for each epoch, the last epoch's memory would stay with its stream.  And torch has only 32
+        streams, which it gives out in turn, so the loader's stream would soon be the user's own.
+        """
+        with _choosing:
+            streams = _streams.setdefault(self.device, [])
+            ended = next((each for each in streams if not each[1].is_alive()), None)
+            if ended is None:
+                stream = self._module.Stream(device=self.device)
+            else:
+                stream, _ = ended
+                streams.remove(ended)
+            streams.append((stream, threading.current_thread()))
+        self._module.set_stream(stream)
 
     def failed(self) -> bool:
         """Whether the device has failed for good.  Call it after an exception."""

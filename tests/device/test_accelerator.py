@@ -12,7 +12,7 @@ import pytest
 import torch
 from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader.device import accelerator, captures, copy_stream
+from shmloader.device import accelerator, captures
 from shmloader.device.accelerator import Accelerator as Other
 from shmloader.device.accelerator import Cuda, Streams
 
@@ -215,7 +215,7 @@ class _Mark:
 def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     module = Module()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    monkeypatch.setattr(copy_stream, "_streams", {})
+    monkeypatch.setattr(accelerator, "_streams", {})
     return module
 
 
