@@ -23,7 +23,7 @@ import torch
 
 from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import epochs, iterables, seek
-from shmloader.resume.loader_generators import where_generators_are
+from shmloader.resume.loader_generators import Generators
 from shmloader.resume.rank import rank_of_state
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.source import Source
@@ -123,7 +123,11 @@ class Epoch(EpochCounts):
         start = self.start if self.start.begun else None
         sampler = sampler_of(loader)
         own = seek.own_state(sampler) if start is None else {"sampler_state": start.sampler_state}
-        draws = {**where_generators_are(loader), **seek.seeds(sampler, start, torch.get_rng_state()), **own}
+        draws = {
+            **Generators(sampler, loader.generator).fields(),
+            **seek.seeds(sampler, start, torch.get_rng_state()),
+            **own,
+        }
         if start is not None:
             return {**draws, "used_up": start.used_up, "drawn": start.drawn}
         if own["sampler_state"] is not None:

@@ -5,10 +5,54 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
+
 from shmloader.resume import epochs, seek
-from shmloader.resume.generators import pack, unpack
+from shmloader.resume.generators import pack, seed_drawn_from, unpack
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State
+
+
+class Generators:
+    """The states of the generators from which a sampler may draw.
+
+    Args:
+        sampler: The sampler.
+        loader_generator: The loader's generator.
+
+    Attributes:
+        of_global, of_loader: The states of torch's global one and of the loader's; None: the loader has none.
+        own: The generators of the sampler and of those inside it, and their states.
+    """
+
+    def __init__(self, sampler: Any, loader_generator: torch.Generator | None) -> None:
+        self._loader_generator = loader_generator
+        self.of_global = torch.get_rng_state()
+        self.of_loader = None if loader_generator is None else loader_generator.get_state()
+        self.own = [(each, each.get_state()) for each in seek.generators_of(sampler)]
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of State for the loader's, and for the first one of the sampler's that is not the loader's."""
+        apart = (state for each, state in self.own if each is not self._loader_generator)
+        return {
+            "loader_generator": None if self.of_loader is None else pack(self.of_loader),
+            "sampler_generator": next(map(pack, apart), None),
+        }
+
+    def were_drawn_from(self, base_seed: int | None) -> bool:
+        """Whether a sampler has drawn from them, in its iter(), since an iterator of torch's has begun.
+
+        Args:
+            base_seed: The seed that the iterator drew.  It makes the sampler's iterator first, so if the seed is the
+                first draw from its generator, the sampler has drawn nothing from that one.
+        """
+        loaders = self._loader_generator
+        seeded = self.of_global if self.of_loader is None else self.of_loader
+        if seed_drawn_from(seeded) != base_seed:
+            return True
+        if self.of_loader is not None and not torch.equal(self.of_global, torch.get_rng_state()):
+            return True
+        return any(each is not loaders and not torch.equal(each.get_state(), state) for each, state in self.own)
 
 
 def restore(loader: Any, state: State) -> None:
@@ -21,21 +65,14 @@ def restore(loader: Any, state: State) -> None:
             epochs.set_epoch_of_sampler(sampler, number)
     if loader.generator is not None and state.loader_generator is not None:
         loader.generator.set_state(unpack(state.loader_generator))
-    other = _other_generator(sampler, loader.generator)
-    if other is not None and state.sampler_generator is not None:
-        other.set_state(unpack(state.sampler_generator))
+    own = _own_generator(sampler, loader.generator)
+    if own is not None and state.sampler_generator is not None:
+        own.set_state(unpack(state.sampler_generator))
 
 
-def _other_generator(sampler: Any, loaders: Any) -> Any:
-    """The sampler's own generator, if it is not the loader's."""
-    found = seek.generator_of(sampler)
-    return None if found is loaders else found
-
-
-def where_generators_are(loader: Any) -> dict[str, Any]:
-    """The fields of State for the generators, before anything of an epoch was drawn from them."""
-    other = _other_generator(sampler_of(loader), loader.generator)
-    return {"loader_generator": _packed(loader.generator), "sampler_generator": _packed(other)}
+def _own_generator(sampler: Any, loaders: Any) -> Any:
+    """The generator that a state has as the sampler's: the first one that is not the loader's; None: there is none."""
+    return next((each for each in seek.generators_of(sampler) if each is not loaders), None)
 
 
 def why_not_generators(loader: Any, state: State) -> str | None:
@@ -49,7 +86,7 @@ def why_not_generators(loader: Any, state: State) -> str | None:
     else:
         whose = f"its {seek.name_of(sampler)}"
         had = state.sampler_generator is not None
-        if had == (_other_generator(sampler, loader.generator) is not None):
+        if had == (_own_generator(sampler, loader.generator) is not None):
             return None
     if had:
         return (
@@ -60,7 +97,3 @@ def why_not_generators(loader: Any, state: State) -> str | None:
         f"{whose} has a generator now, and the state has none, so the order would differ. Leave generator= out, as in "
         "the run that saved the state."
     )
-
-
-def _packed(generator: Any) -> str | None:
-    return None if generator is None else pack(generator.get_state())

@@ -26,7 +26,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
-from shmloader.resume.loader_generators import where_generators_are, why_not_generators
+from shmloader.resume.loader_generators import Generators, why_not_generators
 from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.rank import rank_of_state, this_rank
@@ -100,7 +100,7 @@ class Place:
             rank=rank_of_state(loader),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
-            **where_generators_are(loader),
+            **Generators(sampler, loader.generator).fields(),
         )
         return changed(found, **seek.own_state(sampler, must))
 

@@ -250,14 +250,6 @@ def is_guessed(sampler: Any, state: State) -> bool:
 
 
 def generators_of(sampler: Any) -> list[torch.Generator]:
-    """The generators named `generator` of a sampler and of those inside it, the innermost first.
-
-    A state has that of the first one that is not the loader's.
-    """
+    """The generators named `generator` of a sampler and of those inside it, the innermost first."""
     found = (attribute(part, "generator") for part in reversed(within(sampler)))
     return [each for each in found if isinstance(each, torch.Generator)]
-
-
-def generator_of(sampler: Any) -> torch.Generator | None:
-    """A sampler's own generator, or that of a sampler inside it; None if there is none."""
-    return next(iter(generators_of(sampler)), None)

@@ -30,7 +30,7 @@ from shmloader.core.trainer import Indices
 from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
-from shmloader.resume.generators import pack, seed_drawn_from
+from shmloader.resume.loader_generators import Generators
 from shmloader.resume.notes import Notes, Saving
 from shmloader.resume.rest import Rest, rest
 from shmloader.resume.state import State
@@ -79,8 +79,7 @@ class Source(Indices):
         self._sampler = sampler
         self._start = start
         self._loader_generator = loader_generator
-        self._global, self._loader_state, self._own = before.of_global, before.of_loader, before.own
-        self._apart = [state for each, state in self._own if each is not loader_generator]
+        self._before = before
         self._origin: dict[str, Any] | None = None
         keeper = seek.keeps_state(sampler)
         generators = None if keeper is None else AllGenerators(sampler)
@@ -122,12 +121,12 @@ class Source(Indices):
         with held():  # otherwise a signal's handler could leave the global generator in a wrong state
             now = torch.get_rng_state()
             try:
-                torch.set_rng_state(self._global)
-                for generator, state in self._own:  # not restored later: some samplers draw from them again
+                torch.set_rng_state(self._before.of_global)
+                for generator, state in self._before.own:  # not restored later: some samplers draw from them again
                     generator.set_state(state)
                 source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # here, because the first one draws the seed
-                if torch.equal(now, self._global):  # the handler ran before that draw
+                if torch.equal(now, self._before.of_global):  # the handler ran before that draw
                     now = torch.get_rng_state()
             finally:
                 torch.set_rng_state(now)
@@ -145,10 +144,9 @@ class Source(Indices):
         """
         if self._origin is None:
             self._origin = {
-                **seek.seeds(self._sampler, self._start, self._global),
+                **seek.seeds(self._sampler, self._start, self._before.of_global),
+                **self._before.fields(),
                 "drawn": True,
-                "loader_generator": None if self._loader_state is None else pack(self._loader_state),
-                "sampler_generator": next(map(pack, self._apart), None),
             }
         if self._notes is None:
             return {**self._origin, "sampler_state": None, "used_up": False}
@@ -198,37 +196,3 @@ class _Observed:
         index, self._given = held[0], number
         del held[0]  # no call follows, so no handler can raise: the index is given
         return index
-
-
-class Generators:
-    """The states of the generators from which a sampler may draw.
-
-    Args:
-        sampler: The sampler.
-        loader_generator: The loader's generator.
-
-    Attributes:
-        of_global, of_loader: The states of torch's global one and of the loader's; None: the loader has none.
-        own: The generators of the sampler and of those inside it, and their states.
-    """
-
-    def __init__(self, sampler: Any, loader_generator: torch.Generator | None) -> None:
-        self._loader_generator = loader_generator
-        self.of_global = torch.get_rng_state()
-        self.of_loader = None if loader_generator is None else loader_generator.get_state()
-        self.own = [(each, each.get_state()) for each in seek.generators_of(sampler)]
-
-    def were_drawn_from(self, base_seed: int | None) -> bool:
-        """Whether a sampler has drawn from them, in its iter(), since an iterator of torch's has begun.
-
-        Args:
-            base_seed: The seed that the iterator drew.  It makes the sampler's iterator first, so if the seed is the
-                first draw from its generator, the sampler has drawn nothing from that one.
-        """
-        loaders = self._loader_generator
-        seeded = self.of_global if self.of_loader is None else self.of_loader
-        if seed_drawn_from(seeded) != base_seed:
-            return True
-        if self.of_loader is not None and not torch.equal(self.of_global, torch.get_rng_state()):
-            return True
-        return any(each is not loaders and not torch.equal(each.get_state(), state) for each, state in self.own)

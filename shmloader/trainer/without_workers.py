@@ -22,9 +22,10 @@ from shmloader import _torch, replaced
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import follow, set_epoch_again
+from shmloader.resume.loader_generators import Generators
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import has_no_state, is_known, keeps_state, sampler_of
-from shmloader.resume.source import Generators, Source
+from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
