@@ -24,7 +24,6 @@ import torch
 from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import Generators
-from shmloader.resume.rank import rank_of_state
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
@@ -152,7 +151,7 @@ def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Ep
         sampler=str(seek.order_of(sampler)),
         sampler_epoch=place.sampler_epoch(),
         dataset_epoch=epochs.dataset_epoch(loader.dataset),
-        rank=rank_of_state(loader),
+        rank=seek.rank_of_state(loader),
         workers=iterables.workers_of(loader),
     )
     return Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), workers)

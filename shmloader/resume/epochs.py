@@ -15,7 +15,6 @@ import os
 import types
 import warnings
 import weakref
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
@@ -119,17 +118,7 @@ class Numbers:
         return [_own_epoch(hearer) for hearer in hearers(self._dataset)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Pickled, (self(),)
-
-
-class Pickled:
-    """Numbers that came with a pickle."""
-
-    def __init__(self, numbers: list[int | None]) -> None:
-        self._numbers = numbers
-
-    def __call__(self) -> list[int | None]:
-        return self._numbers
+        return functools.partial, (list, self())
 
 
 def set_epoch(dataset: Any, epoch: int) -> None:
@@ -172,22 +161,13 @@ def sampler_epoch(sampler: Any) -> int | None:
     return None
 
 
-def set_epoch_of_samplers(loader: Any, number: int) -> None:
-    """Call set_epoch() of the sampler, the batch sampler, and the samplers inside them."""
-    _set_epoch_of((*within(loader.sampler), *within(loader.batch_sampler)), number)
-
-
-def set_epoch_of_sampler(sampler: Any, number: int) -> None:
-    """Call set_epoch() of a sampler and the samplers inside it."""
-    _set_epoch_of(within(sampler), number)
-
-
-def _set_epoch_of(samplers: Sequence[Any], number: int) -> None:
+def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
+    """Call set_epoch() of samplers and of the samplers inside them, of each once."""
     called: list[Any] = []
-    for sampler in samplers:
-        method = attribute(sampler, "set_epoch")
-        if callable(method) and not any(sampler is other for other in called):
-            called.append(sampler)
+    for part in [part for sampler in samplers for part in within(sampler)]:
+        method = attribute(part, "set_epoch")
+        if callable(method) and not any(part is other for other in called):
+            called.append(part)
             method(number)
 
 

@@ -38,13 +38,14 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
 from shmloader.attributes import says_where_it_is
 from shmloader.batch.exceptions import raise_again
-from shmloader.resume.state import State, changed
+from shmloader.resume.state import State
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
@@ -261,4 +262,4 @@ def _for_all_workers(loader: Any, state: State) -> State:
             RuntimeWarning,
             stacklevel=6,
         )
-    return changed(state, streams=streams, workers=workers_of(loader))
+    return replace(state, streams=streams, workers=workers_of(loader))

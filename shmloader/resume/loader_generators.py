@@ -62,7 +62,7 @@ def restore(loader: Any, state: State) -> None:
     if not state.begun and state.sampler_state is not None and keeper is not None:
         keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties it
         if number is not None and epochs.sampler_epoch(sampler) != number:  # its state is of the epoch before
-            epochs.set_epoch_of_sampler(sampler, number)
+            epochs.set_epoch_of_samplers(number, sampler)
     if loader.generator is not None and state.loader_generator is not None:
         loader.generator.set_state(unpack(state.loader_generator))
     own = _own_generator(sampler, loader.generator)

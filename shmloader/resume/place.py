@@ -23,16 +23,16 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.loader_generators import Generators, why_not_generators
 from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
-from shmloader.resume.rank import rank_of_state, this_rank
 from shmloader.resume.refusals import why_not, why_past_end
 from shmloader.resume.seek import sampler_of
-from shmloader.resume.state import State, changed, nested_in_tuples, state_of, without_tuples
+from shmloader.resume.state import State, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
@@ -97,12 +97,12 @@ class Place:
             sampler=seek.name_of(sampler),
             sampler_epoch=epochs.sampler_epoch(sampler),
             dataset_epoch=epochs.dataset_epoch(loader.dataset),
-            rank=rank_of_state(loader),
+            rank=seek.rank_of_state(loader),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
             **Generators(sampler, loader.generator).fields(),
         )
-        return changed(found, **seek.own_state(sampler, must))
+        return replace(found, **seek.own_state(sampler, must))
 
     # ------------------------------------------------------------------------------------------- what is loaded
 
@@ -118,7 +118,7 @@ class Place:
         ranks = seek.ranks_of(loader)[1]
         if why := why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
-        if state.rank not in (None, here := this_rank()):
+        if state.rank not in (None, here := seek.this_rank()):
             raise ValueError(
                 f"this state is that of rank {state.rank}, and this is rank {here}. It holds the place of a stream or "
                 "of a sampler of your own, which differs from rank to rank. Save a state on each rank, and load it "
@@ -133,7 +133,7 @@ class Place:
         self.loads += 1
         self.saving.asked = True
         if state.sampler_epoch is not None:
-            epochs.set_epoch_of_samplers(loader, state.sampler_epoch)
+            epochs.set_epoch_of_samplers(state.sampler_epoch, loader.sampler, loader.batch_sampler)
         if state.dataset_epoch is not None:
             epochs.set_epoch(loader.dataset, state.dataset_epoch)
 
@@ -148,7 +148,7 @@ class Place:
             return None
         now = epochs.sampler_epoch(self._sampler)
         if warns and not state.begun:  # the user's set_epoch(), in place of which restore() may load an older number
-            self.loaded = changed(state, sampler_epoch=now)
+            self.loaded = replace(state, sampler_epoch=now)
         elif state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         elif warns and state.begun and state.batches:
@@ -211,8 +211,8 @@ class Place:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
         now = epochs.sampler_epoch(self._sampler)
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
-            state = changed(_whole(state), sampler_state=None)
-        return changed(
+            state = replace(_whole(state), sampler_state=None)
+        return replace(
             state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.dataset_epoch(self.loader.dataset)
         )
 
@@ -226,24 +226,25 @@ class Place:
             if state.begun:
                 self._drop(f"set_epoch({number}) was called")
             else:
-                self.loaded = changed(state, epoch=number)
+                self.loaded = replace(state, epoch=number)
         if self._begun_as is not None:
             epochs.warn_of_unreached(self.loader, self._begun_as, number)
         self.next_number = self._epoch_set = number
-        epochs.set_epoch_of_samplers(self.loader, number)
-        epochs.set_epoch(self.loader.dataset, number)
+        loader = self.loader
+        epochs.set_epoch_of_samplers(number, loader.sampler, loader.batch_sampler)
+        epochs.set_epoch(loader.dataset, number)
         if self.loaded is None:
             return
         if whole:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
-            self.loaded = changed(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
+            self.loaded = replace(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
 
 
 def _whole(state: State) -> State:
     """The state at the beginning of its epoch."""
     streams = iterables.at_start(state.streams)
-    return changed(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
+    return replace(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
 
 
 _warned: set[str] = set()

@@ -73,7 +73,7 @@ def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: St
         keeper.load_state_dict(copy.deepcopy(state.sampler_state))
         number = state.sampler_epoch
         if number is not None and epochs.sampler_epoch(sampler) != number:
-            epochs.set_epoch_of_sampler(sampler, number)
+            epochs.set_epoch_of_samplers(number, sampler)
         for _ in range(2):
             generators.begin()
             left = _in_batches(outside[1:], iter(keeper))
@@ -81,7 +81,7 @@ def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: St
                 left = Rest(first, left)
                 break
             if number is not None:
-                epochs.set_epoch_of_sampler(sampler, number)
+                epochs.set_epoch_of_samplers(number, sampler)
         left = _skipped(left, count)
     return _batched(outside[0], left) if outside else left
 

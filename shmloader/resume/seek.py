@@ -7,6 +7,7 @@ rest.py continues the order of an epoch from that; refusals.py decides with whic
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils.data import (
 )
 
 from shmloader.attributes import attribute, length_of, says_where_it_is
+from shmloader.resume import iterables
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.order import Order
@@ -138,6 +140,19 @@ def ranks_of(loader: Any) -> tuple[int, int]:
         if type(rank) is int and type(ranks) is int:
             return rank, ranks
     return 0, 1
+
+
+def this_rank() -> int:
+    """Which of the job's processes this is."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK") or 0)  # torchrun's
+
+
+def rank_of_state(loader: Any) -> int | None:
+    """This rank, if the loader's state is valid for it only."""
+    own = keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
+    return this_rank() if own else None
 
 
 def keeps_state(sampler: Any) -> Any:

@@ -182,8 +182,3 @@ def _check(name: str, value: Any) -> None:
 
 def _is_a_stream(value: Any) -> bool:
     return isinstance(value, Mapping) and {"batches", "ended", "state"} <= set(value) and type(value["batches"]) is int
-
-
-def changed(state: State, **to: Any) -> State:
-    """The state with other values in these fields."""
-    return State(**{**{name: getattr(state, name) for name in _NAMES}, **to})

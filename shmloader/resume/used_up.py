@@ -40,7 +40,7 @@ class Another:
         if length_of(self._sampler) == 0:
             return iter(())
         if self._epoch is not None:
-            epochs.set_epoch_of_sampler(self._sampler, self._epoch)
+            epochs.set_epoch_of_samplers(self._epoch, self._sampler)
         self.iterator = iter(self._sampler)
         return self.iterator
 
