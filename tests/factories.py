@@ -31,7 +31,6 @@ FACTORIES = {
 }
 IN_CYTHON = {"as_tensor", "empty"}  # those that Cython modules use
 EXCEPT = {
-    ("shmloader/trainer/seeds.py", "draw_base_seed"): "torch's iterators draw it from the default device's generator",
     ("shmloader/resume/generators.py", "draw_a_seed"): "torch's RandomSampler draws it from the same generator",
     ("cython_ext/batch/columns.pxi", "learn"): "it asks torch for the dtype",
 }

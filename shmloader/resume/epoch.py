@@ -23,6 +23,7 @@ import torch
 
 from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import epochs, iterables, seek
+from shmloader.resume.generators import further, mix
 from shmloader.resume.loader_generators import Generators
 from shmloader.resume.seek import sampler_of
 from shmloader.resume.source import Source
@@ -44,7 +45,9 @@ class Epoch(EpochCounts):
         workers: See EpochCounts.
 
     Attributes:
-        seed, sample_seed: Of the whole epoch, and of its first sample here: seeds.py.
+        seed: Of what is drawn once for the epoch: the sequences of replacements for bad samples.
+        sample_seed: Of this rank's first sample.  The seeds of all other samples follow from it: the epoch has a
+            sequence of seeds, and the sample at place k in the order of all ranks has seed number k.
         delivered: The batches that the user has received since `start`.
         source: The source of its indices; None before the first draw.
         states: For streams: the state of each after the last batch that the iterator handed out.
@@ -72,7 +75,8 @@ class Epoch(EpochCounts):
         self.start = start
         self.rank, self.ranks = ranks
         self.fixed = fixed
-        self.seed = self.sample_seed = 0
+        self.seed = mix(base_seed, served)
+        self.sample_seed = further(self.seed, start.samples + self.rank)
         self.delivered: Progress = self.reading.delivered
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()

@@ -1,5 +1,5 @@
 """A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types.
-It also undoes draws from generators, at the end of a `with`.
+It also undoes draws from generators, at the end of a `with`, and derives seeds from other seeds.
 """
 
 from __future__ import annotations
@@ -89,3 +89,24 @@ def undrawn(generator: torch.Generator | None) -> Iterator[None]:
         yield
     if generator is not None and before is not None:
         generator.set_state(before)
+
+
+def mix(seed: int, number: int) -> int:
+    """A seed of 64 bits for the `number`-th of those that share `seed`.
+
+    This is the generator SplitMix64, begun at `seed` and asked for its output number `number`: G. L. Steele Jr.,
+    D. Lea and C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    z = (seed + (number + 1) * _STEP) & _64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64
+    return z ^ (z >> 31)
+
+
+_64 = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+
+
+def further(seed: int, places: int) -> int:
+    """The seed that is `places` steps after `seed`: mix(further(s, n), k) == mix(s, n + k)."""
+    return (seed + places * _STEP) & _64

@@ -122,8 +122,3 @@ class Tally:
                 f"on_bad_sample={self._given!r} allows {most}. Repair the samples, or allow more, as 'skip:0.05' does. "
                 f"The first errors were\n\n{shown}"
             )
-
-
-def tally_of(loader: Any, options: Options) -> Tally | None:
-    """The tally for a new iterator; None if bad samples are not skipped."""
-    return Tally(loader, options) if options.skips_bad_samples else None

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from shmloader.core.trainer import TrainerSide
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import dataset_epoch, follow, listen
+from shmloader.resume.generators import mix
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
 from shmloader.resume.source import Source
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.schedule import Schedule
-from shmloader.trainer.seeds import sample_seed, seed_of
 from shmloader.trainer.step import ConductorSide
-from shmloader.worker.random_states import mix
 
 if TYPE_CHECKING:
     from shmloader.trainer.iterator import RingIterator
@@ -90,7 +89,6 @@ class Conductor(ConductorSide):
         epoch.carried, epoch.last_worker = carried, epoch.start.latest
         if self._streams:
             epoch.states = self._states_weakly()
-        epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
         epoch.source = source
         source.belongs_to(epoch)
         ring.begin_epoch(epoch, self._batched, dataset_epoch(self._dataset), epoch.seed)

@@ -10,8 +10,9 @@ from typing import Any
 
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch
+from shmloader.resume.generators import further
 from shmloader.resume.seek import ranks_of
-from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.one_at_a_time import one_by_one, one_in_process
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.worker import random_states
@@ -60,7 +61,7 @@ def fetcher_of(loader: Any, options: Options, fetcher: Any, epoch: Epoch) -> Our
         return fetcher.fetch(index)  # looked up each time, because other code may set another one
 
     make: Fetch = theirs
-    tally = tally_of(loader, options)
+    tally = Tally(loader, options) if options.skips_bad_samples else None
     if tally is not None or options.seeds_samples:
         make = one_by_one(_with_options(loader, options, fetcher, epoch, tally))
     if options.seeds_samples:
@@ -134,7 +135,7 @@ def _seeding(make: Fetch, epoch: Epoch, stride: int, batched: bool) -> Fetch:
 
     def fetch(index: Any) -> Any:
         with random_states.untouched():
-            seed = random_states.further(epoch.sample_seed, epoch.before * stride)
+            seed = further(epoch.sample_seed, epoch.before * stride)
             return make(seeded(index, seed, 0, stride))
 
     return fetch

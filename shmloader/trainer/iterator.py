@@ -70,7 +70,7 @@ from shmloader.system.cores import may_spin
 from shmloader.system.signals import held
 from shmloader.trainer import closing
 from shmloader.trainer.at_exit import raise_at_exit
-from shmloader.trainer.bad_samples import tally_of
+from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
@@ -168,7 +168,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._turns = self._ring.turns
         segment.format(self._ring, label_of(loader))
         self._schedule.attach(self._ring)
-        self._tally = tally_of(loader, options)
+        self._tally = Tally(loader, options) if options.skips_bad_samples else None
         worker_set = workers_of(loader, options, self, self._ring, self._segment)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, worker_set, spare, self._timeout, self._streams, dismisses

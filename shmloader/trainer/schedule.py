@@ -20,10 +20,10 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
 from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
+from shmloader.resume.generators import further
 from shmloader.resume.seek import ranks_of
 from shmloader.trainer.epoch_length import most_under_way
 from shmloader.trainer.windows import Windows
-from shmloader.worker.random_states import further
 
 STEALING_FACTOR = 4  # with stealing and small batches, up to this many times as many are under way as in torch
 FURTHER_BYTES = 256 << 20  # the most memory that these may take

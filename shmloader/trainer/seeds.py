@@ -1,4 +1,4 @@
-"""The seeds of an iterator, its workers, epochs and samples: drawn, or taken from a loaded state.
+"""The seeds of an iterator and its workers: drawn, or taken from a loaded state.
 
 They are drawn where torch draws them: begin_iterator() in _torch.py runs torch's own __init__, which first begins the
 sampler, and then draws the base seed.
@@ -13,16 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from shmloader.resume.epoch import Epoch
-from shmloader.resume.generators import undrawn
+from shmloader.resume.generators import mix, undrawn
 from shmloader.resume.iterables import samples_of
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
-from shmloader.worker.random_states import further, mix
 
 _MOST_SEED = (1 << 63) - 1
 
@@ -49,11 +45,6 @@ def begin_iterator(place: Place, begin: Callable[[], Any]) -> tuple[int | None, 
         begin()
     restore(loader, start)
     return start.base_seed, start.served
-
-
-def draw_base_seed(generator: torch.Generator | None) -> int:
-    """Draw what torch's iterators draw when they begin."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def seed_of_workers(place: Place, base_seed: int) -> int:
@@ -85,16 +76,3 @@ def left_of_streams(place: Place) -> list[Left] | None:
         )
         for stream in start.streams
     ]
-
-
-def seed_of(epoch: Epoch) -> int:
-    """The seed of what is drawn once for an epoch: the sequences of replacements for bad samples."""
-    return mix(epoch.base_seed, epoch.served)
-
-
-def sample_seed(epoch: Epoch) -> int:
-    """The seed of this rank's first sample in the epoch.  The seeds of all other samples follow from it.
-
-    The epoch has a sequence of seeds.  The sample at place k in the order of all ranks has seed number k.
-    """
-    return further(seed_of(epoch), epoch.start.samples + epoch.rank)

@@ -30,7 +30,7 @@ from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
-from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
+from shmloader.trainer.seeds import begin_iterator, left_of_streams
 from shmloader.worker.fetch import Left, pass_over, restore, state_of_stream, state_when_fresh
 from shmloader.worker.their_fetcher import TheirStream
 
@@ -62,7 +62,6 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
     epoch = next_epoch_of(place, iterator._base_seed, served, int(streams))
-    epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
     iterator.epoch = epoch
     if streams:
         epoch.carried, epoch.fresh = carried, fresh

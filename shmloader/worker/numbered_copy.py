@@ -28,7 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.worker.random_states import mix, seeded
+from shmloader.resume.generators import mix
+from shmloader.worker.random_states import seeded
 from shmloader.wrapped_datasets import hearers
 
 

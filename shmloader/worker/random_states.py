@@ -25,6 +25,8 @@ from typing import Any
 import numpy.random  # here, because NumPy imports it at its first use, which takes 11 ms in each forked worker
 import torch
 
+from shmloader.resume.generators import mix
+
 
 def seed_worker(base_seed: int, worker: int) -> int:
     """Give a worker's generators torch's first seeds; returns the value of get_worker_info().seed.
@@ -76,27 +78,6 @@ def seeded(seed: int) -> Iterator[None]:
     with untouched():
         _seed(seed)
         yield
-
-
-def mix(seed: int, number: int) -> int:
-    """A seed of 64 bits for the `number`-th of those that share `seed`.
-
-    This is the generator SplitMix64, begun at `seed` and asked for its output number `number`: G. L. Steele Jr.,
-    D. Lea and C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    """
-    z = (seed + (number + 1) * _STEP) & _64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64
-    return z ^ (z >> 31)
-
-
-_64 = (1 << 64) - 1
-_STEP = 0x9E3779B97F4A7C15
-
-
-def further(seed: int, places: int) -> int:
-    """The seed that is `places` steps after `seed`: mix(further(s, n), k) == mix(s, n + k)."""
-    return (seed + places * _STEP) & _64
 
 
 class Seeded(list[Any]):

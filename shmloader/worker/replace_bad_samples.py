@@ -34,8 +34,8 @@ from typing import Any
 import numpy
 import torch
 
+from shmloader.resume.generators import mix
 from shmloader.worker.getitems import makes_at_once
-from shmloader.worker.random_states import mix
 
 TRIES = 16  # replacements: if every second sample is bad, one bad one in 65,536 finds none
 TOLD = 10  # bad samples of a batch that are reported with their errors
