@@ -8,15 +8,13 @@ import os
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from shmloader.core.trainer import TrainerSide
 from shmloader.far.door import Door
 from shmloader.far.facts import facts
 from shmloader.far.stand_in import stand_in
 from shmloader.far_workers import FarSession, FarWorkers
-from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, let_through
+from shmloader.trainer.worker_ends import not_started
 from shmloader.trainer.worker_set import WorkerSet
-from shmloader.trainer.worker_starts import not_started
 
 SECRET = 32  # bytes
 
@@ -32,22 +30,8 @@ class FarWorkerSet(WorkerSet):
     All others are WorkerSet's.
     """
 
-    def __init__(
-        self,
-        context: Any,
-        ring: TrainerSide,
-        segment: Segment,
-        *,
-        far: FarWorkers,
-        local: int,
-        nodes: dict[int, str],
-        respawn: bool,
-        timeout: float,
-        outlives: bool,
-    ) -> None:
-        super().__init__(
-            context, ring, segment, respawn=respawn, reissue=True, timeout=timeout, outlives=outlives
-        )  # fmt: skip
+    def __init__(self, *ring: Any, far: FarWorkers, local: int, nodes: dict[int, str], **others: Any) -> None:
+        super().__init__(*ring, **others)
         self._far = far
         self._local = local
         self._nodes = nodes

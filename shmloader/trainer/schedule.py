@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
@@ -42,31 +42,13 @@ class Size:
     leaves_shm: bool  # whether slots lie in a memfd from the start, unless the user chooses /dev/shm
 
 
-class Schedule(Protocol):
+class Schedule:
     """Opens the batches of an epoch."""
 
     size: Size
-    opens_first: bool  # whether batches may be opened before workers start, so that the first worker begins at once
-    seeds_samples: bool  # whether workers seed each sample from the batch's seed
-    stride: int  # then, the distance in the epoch's order between two consecutive samples of a batch
-
-    def attach(self, ring: TrainerSide) -> None:
-        """Use this ring from now on."""
-
-    def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of an epoch, for which its source gave `index`; false if there is no room for it now.
-
-        If the ring opens windows, `index` is a list: what the source gave for several batches.
-        """
-
-
-class _Attached:
-    """A schedule with its ring."""
-
-    size: Size
-    opens_first = False
-    seeds_samples = False
-    stride = 1
+    opens_first = False  # whether batches may be opened before workers start, so that the first worker begins at once
+    seeds_samples = False  # whether workers seed each sample from the batch's seed
+    stride = 1  # then, the distance in the epoch's order between two consecutive samples of a batch
 
     def _seeds(self, loader: Any, options: Options) -> None:
         """Find out whether samples are to be seeded, and how many ranks share their order."""
@@ -74,15 +56,23 @@ class _Attached:
         self.stride = ranks_of(loader)[1]
 
     def attach(self, ring: TrainerSide) -> None:
+        """Use this ring from now on."""
         self._ring = ring
         ring.most = self.size.at_first
+
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        """Open the next batch of an epoch, for which its source gave `index`; false if there is no room for it now.
+
+        If the ring opens windows, `index` is a list: what the source gave for several batches.
+        """
+        raise NotImplementedError
 
     def _seed_next(self, epoch: Epoch) -> int:
         """The seed of the batch of this epoch that is opened next."""
         return further(epoch.sample_seed, epoch.samples * self.stride)
 
 
-class RoundRobin(_Attached):
+class RoundRobin(Schedule):
     """Worker k % N makes batch k, as in torch; for map-style datasets, in order."""
 
     def __init__(self, loader: Any, options: Options) -> None:
@@ -96,7 +86,7 @@ class RoundRobin(_Attached):
         return True
 
 
-class InTurn(_Attached):
+class InTurn(Schedule):
     """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
     Out of order, workers that have their share under way are skipped, or the slow one would collect all batches.
@@ -121,7 +111,7 @@ class InTurn(_Attached):
         return False
 
 
-class _Further(_Attached):
+class _Further(Schedule):
     """Allows more batches under way, as long as FURTHER_BYTES hold them; STEALING_FACTOR times as many with stealing.
 
     Otherwise one late batch would soon leave all other workers idle.  All batches that may be under way would be made,
@@ -207,7 +197,7 @@ class Chunks(_Further):
         return True
 
 
-class ByPlace(_Attached):
+class ByPlace(Schedule):
     """Batches are opened in windows, which are cut by where their samples lie: NOTE [ Places ] in windows.py."""
 
     opens_first = True

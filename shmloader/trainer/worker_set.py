@@ -30,8 +30,7 @@ from shmloader.system.spawn_arguments import SpawnArguments
 from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.open_files import warn_of_open_files
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
-from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of
-from shmloader.trainer.worker_starts import NOT_PICKLED, killed_at_start, not_started
+from shmloader.trainer.worker_ends import NOT_PICKLED, OUT_OF_MEMORY, end_of, killed_at_start, not_started
 from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to end after SIGKILL.  After SIGKILL

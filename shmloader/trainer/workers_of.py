@@ -26,24 +26,20 @@ def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, 
         ring: Its ring.
         segment: The ring's memory.
     """
-    timeout, respawn, reissue = iterator._timeout, options.respawns, not iterator._streams
-    context, outlives = _context_of(loader, options), options.workers_outlive_signals
+    given = _context_of(loader, options), ring, segment
+    others: dict[str, Any] = {
+        "respawn": options.respawns,
+        "reissue": not iterator._streams,
+        "timeout": iterator._timeout,
+        "outlives": options.workers_outlive_signals,
+    }
     if options.far_workers is None:
-        return WorkerSet(context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=outlives)
+        return WorkerSet(*given, **others)
     from shmloader.trainer.far_worker_set import FarWorkerSet  # here, because it imports all that far workers need
 
     account = account_of(loader)
-    far = FarWorkerSet(
-        context,
-        ring,
-        segment,
-        far=options.far_workers,
-        local=local_workers(loader),
-        nodes=account.nodes,
-        respawn=respawn,
-        timeout=timeout,
-        outlives=outlives,
-    )
+    local = local_workers(loader)
+    far = FarWorkerSet(*given, far=options.far_workers, local=local, nodes=account.nodes, **others)
     account.note_nodes = weakref.WeakMethod(far.note_nodes)
     return far
 

@@ -409,7 +409,7 @@ def test_a_worker_that_cannot_be_started(error: Exception, ended: int | None, mo
         raise error
 
     monkeypatch.setattr(context.ForkProcess, "start", cannot_start)
-    monkeypatch.setattr("shmloader.trainer.worker_starts.end_of_fork_server", lambda: ended)
+    monkeypatch.setattr("shmloader.trainer.worker_ends.end_of_fork_server", lambda: ended)
     loader = shmloader.DataLoader([1, 2], num_workers=2, multiprocessing_context="fork")
     with pytest.raises(RuntimeError, match="DataLoader worker 0 ended while it was being started") as caught:
         iter(loader)
