@@ -46,7 +46,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -68,7 +68,6 @@ from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held
-from shmloader.trainer import closing
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.conductor import Conductor
@@ -83,6 +82,15 @@ from shmloader.trainer.workers_of import workers_of
 if TYPE_CHECKING:
     from shmloader.device.accelerator import Accelerator
     from shmloader.device.pinning import Pinning
+
+
+class LoaderClosed(RuntimeError):
+    """Another thread or a signal's handler has closed the loader while iter() ran."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The loader was closed while iter() ran, by another thread or a signal's handler. Iterate over it again."
+        )
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -239,9 +247,20 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         with self._unless_closed():
             self._steps.exclusively(self._begin, loader, first_iter)
 
-    def _unless_closed(self) -> contextlib.AbstractContextManager[None]:
-        """If other code closes the iterator within this `with`, the error names that."""
-        return closing.naming_it(lambda: self._delivery.closed)
+    @contextlib.contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """In this `with`, whatever fails because other code has closed the iterator is an error that names that."""
+        try:
+            yield
+        except LoaderClosed:
+            raise
+        except Exception as error:
+            if not self._delivery.closed:
+                raise
+            # A StopIteration as its cause would come out in its place: contextlib takes the RuntimeError for Python's.
+            raise LoaderClosed from (None if isinstance(error, StopIteration) else error)
+        if self._delivery.closed:
+            raise LoaderClosed
 
     def _begin(self, loader: DataLoader[Any], first_iter: bool) -> None:
         self._delivery.interrupted = False

@@ -113,17 +113,17 @@ class Worker:
         ring: WorkerSide,
         *,
         dataset: Any,
-        auto_collation: bool,
-        collate_fn: Callable[[Any], Any],
-        drop_last: bool,
-        base_seed: int,
-        init_fn: Callable[[int], Any] | None,
         num_workers: int,
-        seeds_samples: bool,
-        stride: int,
-        dataset_epoch: int | None,
-        left: list[Left] | None,
-        look_ahead: int | None,
+        auto_collation: bool = True,
+        collate_fn: Callable[[Any], Any] = list,
+        drop_last: bool = False,
+        base_seed: int = 0,
+        init_fn: Callable[[int], Any] | None = None,
+        seeds_samples: bool = False,
+        stride: int = 1,
+        dataset_epoch: int | None = None,
+        left: list[Left] | None = None,
+        look_ahead: int | None = None,
         pool: Any = None,
         watches_states: bool = False,
         numbers: Callable[[], list[int | None]] = list,
@@ -172,22 +172,7 @@ class Worker:
     @classmethod
     def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
         """A worker that has no dataset, because that could not be unpickled; each of its batches is the error."""
-        worker = cls(
-            segment,
-            ring,
-            dataset=(),
-            auto_collation=True,
-            collate_fn=list,
-            drop_last=False,
-            base_seed=0,
-            init_fn=None,
-            num_workers=ring.workers,
-            seeds_samples=False,
-            stride=1,
-            dataset_epoch=None,
-            left=None,
-            look_ahead=0,
-        )
+        worker = cls(segment, ring, dataset=(), num_workers=ring.workers)
         worker._lost = worker._error = error
         worker._fetch = None
         return worker

@@ -1,7 +1,7 @@
 """The exception that a worker sends in place of a batch, in the form in which torch's workers send it.
 
-Worker._fill in loop.py catches it.  RingIterator._raise in trainer/iterator.py raises it in the batch's turn, by
-raise_again() of batch/exceptions.py, and the epoch continues with the next batch.
+Worker._fill in loop.py catches it.  Steps.bring() in next_batch.pxi raises it in the batch's turn, by raise_again() of
+batch/exceptions.py, and the epoch continues with the next batch.
 """
 
 from __future__ import annotations
