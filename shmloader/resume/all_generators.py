@@ -84,42 +84,37 @@ class AllGenerators:
         return json.dumps({"own": own, **{name: _squeezed(self._global[name]) for name in sorted(self._drawn_from)}})
 
 
-class Restored:
-    """Sets the generators to the states of a text, whenever begin() is called: in the `with` of drawing_from()."""
-
-    def __init__(self, text: str, sampler: Any) -> None:
-        self._global: dict[str, Any] = json.loads(text)
-        self._own = self._global.pop("own")
-        self._sampler = sampler
-
-    def begin(self) -> None:
-        """Set them.  An own generator that this sampler does not have is left out."""
-        for name, state in self._global.items():
-            kind, of = _GLOBAL[name]
-            _KINDS[kind].set(of, _unsqueezed(state))
-        states = {(place, name): state for place, name, state in self._own}
-        for place, name, each, kind in list(_own(self._sampler)):
-            if (place, name) in states:
-                _KINDS[kind].set(each, _unsqueezed(states[place, name]))
-
-
 @contextmanager
-def drawing_from(text: str, sampler: Any) -> Iterator[Restored]:
+def drawing_from(text: str, sampler: Any) -> Iterator[Callable[[], None]]:
     """Inside the `with`, draw from the generators of such a text.  Then the global ones get their present states back.
 
-    The sampler's own ones stay where the draws have left them.
+    The `with` gets a function, which sets all of them to the states of the text.  An own generator that this sampler
+    does not have is left out.  The sampler's own ones stay where the draws have left them.
     """
+    given: dict[str, Any] = json.loads(text)
+    own = {(place, name): state for place, name, state in given.pop("own")}
+
+    def begin() -> None:
+        _set_global({name: _unsqueezed(state) for name, state in given.items()})
+        for place, name, each, kind in list(_own(sampler)):
+            if (place, name) in own:
+                _KINDS[kind].set(each, _unsqueezed(own[place, name]))
+
     now = _states_of_global()
     try:
-        yield Restored(text, sampler)
+        yield begin
     finally:
-        for name, state in now.items():
-            kind, of = _GLOBAL[name]
-            _KINDS[kind].set(of, state)
+        _set_global(now)
 
 
 def _states_of_global() -> dict[str, Any]:
     return {name: _KINDS[kind].get(of) for name, (kind, of) in _GLOBAL.items()}
+
+
+def _set_global(states: dict[str, Any]) -> None:
+    for name, state in states.items():
+        kind, of = _GLOBAL[name]
+        _KINDS[kind].set(of, state)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -48,37 +48,30 @@ def draw_a_seed(generator: torch.Generator | None = None) -> None:
     torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
-class Former:
-    """The state of torch's global generator before as_global().
-
-    Attributes:
-        state: The state.
-        stays: Whether the generator is not returned to it.
-    """
-
-    def __init__(self) -> None:
-        self.state = torch.get_rng_state()
-        self.stays = False
-
-    def stay_if_here(self, is_expected: bool) -> None:
-        """If that is expected, and the generator has come to this state again, let it keep what it draws now."""
-        self.stays = is_expected and torch.equal(self.state, torch.get_rng_state())
-
-
 @contextmanager
-def as_global(text: str | None) -> Iterator[Former]:
-    """Give torch's global generator this state, if it is not None, inside the `with`; then restore the former state."""
-    former = Former()
+def as_global(text: str | None) -> Iterator[Callable[[], None]]:
+    """Give torch's global generator this state, if it is not None, inside the `with`; then restore the former state.
+
+    The `with` gets a function.  If the generator has come to its former state again when that is called, it keeps what
+    it draws from then on.
+    """
+    former = torch.get_rng_state()
+    stays = False
+
+    def stay_if_here() -> None:
+        nonlocal stays
+        stays = torch.equal(former, torch.get_rng_state())
+
     try:
         if text is not None:
             torch.set_rng_state(unpack(text))
-        yield former
+        yield stay_if_here
     except BaseException:
-        former.stays = False
+        stays = False
         raise
     finally:
-        if not former.stays:
-            torch.set_rng_state(former.state)
+        if not stays:
+            torch.set_rng_state(former)
 
 
 @contextmanager

@@ -69,13 +69,13 @@ def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: St
     assert state.global_generator is not None
     left: Iterator[Any]
     count = state.samples // state.ranks if outside else state.batches
-    with drawing_from(state.global_generator, sampler) as generators:
+    with drawing_from(state.global_generator, sampler) as begin:
         keeper.load_state_dict(copy.deepcopy(state.sampler_state))
         number = state.sampler_epoch
         if number is not None and epochs.sampler_epoch(sampler) != number:
             epochs.set_epoch_of_samplers(number, sampler)
         for _ in range(2):
-            generators.begin()
+            begin()
             left = _in_batches(outside[1:], iter(keeper))
             if first := list(map(next, (left,))):
                 left = Rest(first, left)
@@ -105,16 +105,17 @@ def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator |
     state was saved before the first batch, the run that saved it may not have made the first draw yet.  Then, if the
     user has restored the global generator, it arrives at its present state before that draw, and moves on with it.
     """
-    parts, is_expected = chain(sampler), not state.batches
-    with as_global(state.global_generator) as of_global:
-        if len(parts) > 1:  # the batch sampler makes the sampler's iterator in the first draw
-            of_global.stay_if_here(is_expected)
-            left = _batched(sampler, _skipped(_restarted(parts[1], state), state.samples // state.ranks))
-        else:
+    parts = chain(sampler)
+    with as_global(state.global_generator) as stay_if_here:
+        if len(parts) == 1:  # otherwise the batch sampler makes the sampler's iterator in the first draw
             left = _restarted(sampler, state)
             _draw_base_seed_if_it_follows(state, loader_generator)
-            of_global.stay_if_here(is_expected)
+        if not state.batches:
+            stay_if_here()
+        if len(parts) == 1:
             left = _skipped(left, state.batches)
+        else:
+            left = _batched(sampler, _skipped(_restarted(parts[1], state), state.samples // state.ranks))
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them

@@ -9,7 +9,7 @@ worker/random_states.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -92,11 +92,7 @@ class State:
 _NAMES = [field.name for field in fields(State)]
 _ADDED = {"used_up": False}  # fields that states of the first release lack
 _MOST = 1 << 63
-_COUNTS = ("epoch", "batches", "samples", "ranks", "served")
-_FLAGS = ("begun", "drawn", "used_up")
-_TEXTS = ("loader_generator", "sampler_generator", "global_generator")
 _SHAPED = ("sampler_state", "streams")
-_SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
 
 
 def state_of(given: Any) -> State:
@@ -127,7 +123,8 @@ def state_of(given: Any) -> State:
         )
     found = {name: given[name] for name in _NAMES}
     for name, value in found.items():
-        _check(name, value)
+        if name in _RIGHT and not _RIGHT[name](value):
+            raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
     return State(**found)
 
 
@@ -161,24 +158,21 @@ def without_tuples(given: Any) -> Any:
     return found
 
 
-def _check(name: str, value: Any) -> None:
-    """Raise if a value is one that as_dict() never writes."""
-    right = True
-    if name in _COUNTS:
-        right = type(value) is int and (0 if name != "epoch" else -_MOST) <= value < _MOST
-    elif name in _SEEDS:
-        right = value is None or (type(value) is int and -_MOST <= value < 2 * _MOST)
-    elif name in _TEXTS:
-        right = value is None or type(value) is str
-    elif name in _FLAGS:
-        right = type(value) is bool
-    elif name == "latest":
-        right = type(value) is int
-    elif name == "streams":
-        right = value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value)))
-    if not right:
-        raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
-
-
 def _is_a_stream(value: Any) -> bool:
     return isinstance(value, Mapping) and {"batches", "ended", "state"} <= set(value) and type(value["batches"]) is int
+
+
+_RIGHT: dict[str, Callable[[Any], bool]] = {  # whether as_dict() may have written the value of a field
+    "epoch": lambda value: type(value) is int and -_MOST <= value < _MOST,
+    **dict.fromkeys(("batches", "samples", "ranks", "served"), lambda value: type(value) is int and 0 <= value < _MOST),
+    **dict.fromkeys(
+        ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers"),
+        lambda value: value is None or (type(value) is int and -_MOST <= value < 2 * _MOST),
+    ),
+    **dict.fromkeys(
+        ("loader_generator", "sampler_generator", "global_generator"), lambda value: value is None or type(value) is str
+    ),
+    **dict.fromkeys(("begun", "drawn", "used_up"), lambda value: type(value) is bool),
+    "latest": lambda value: type(value) is int,
+    "streams": lambda value: value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value))),
+}

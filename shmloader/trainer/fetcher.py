@@ -20,8 +20,6 @@ from shmloader.worker.fetch import Fetch, fetch_from
 from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
 
-__all__ = ["OurFetcher", "fetcher_of", "samples_of"]
-
 
 class OurFetcher:
     """Takes the place of torch's fetcher.  Attributes that other code reads or sets here are those of that fetcher."""

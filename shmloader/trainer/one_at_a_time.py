@@ -10,8 +10,6 @@ from typing import Any
 from shmloader.system.own_lock import OwnLock
 from shmloader.worker.fetch import Fetch
 
-__all__ = ["one_by_one", "one_in_process"]
-
 PATIENCE = 30.0  # seconds
 
 _seeding = OwnLock()  # held by the thread that makes a batch whose samples it seeds

@@ -39,17 +39,6 @@ from shmloader.attributes import attribute
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.tasks import read_listed, read_task
 
-__all__ = [
-    "Announced",
-    "LookAhead",
-    "announced_batch",
-    "indices_of",
-    "is_torchs",
-    "may_serve",
-    "prefetch_of",
-    "prefetching",
-]
-
 Prefetch = Callable[[list[Any]], Any]
 
 DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
