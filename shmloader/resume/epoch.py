@@ -19,13 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from shmloader.core.trainer import EpochCounts, Progress
-from shmloader.resume import epochs, iterables, seek
+from shmloader.resume import epochs, iterables
 from shmloader.resume.generators import further, mix
 from shmloader.resume.loader_generators import Generators
-from shmloader.resume.seek import sampler_of
+from shmloader.resume.seek import rank_of_state, samplers_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 
@@ -124,13 +122,10 @@ class Epoch(EpochCounts):
     def _about_to_draw(self, loader: Any) -> dict[str, Any]:
         """The fields of a state for an epoch whose sampler has not drawn yet."""
         start = self.start if self.start.begun else None
-        sampler = sampler_of(loader)
-        own = seek.own_state(sampler) if start is None else {"sampler_state": start.sampler_state}
-        draws = {
-            **Generators(sampler, loader.generator).fields(),
-            **seek.seeds(sampler, start, torch.get_rng_state()),
-            **own,
-        }
+        samplers = samplers_of(loader)
+        own = samplers.own_state() if start is None else {"sampler_state": start.sampler_state}
+        generators = Generators(samplers, loader.generator)
+        draws = {**generators.fields(), **samplers.seeds(start, generators.of_global), **own}
         if start is not None:
             return {**draws, "used_up": start.used_up, "drawn": start.drawn}
         if own["sampler_state"] is not None:
@@ -144,18 +139,18 @@ def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Ep
     start = State() if place.loaded is None else State(streams=place.loaded.streams)
     if place.loaded is not None and place.loaded.begun:
         start = place.loaded
-    sampler = sampler_of(loader)
-    ranks = seek.ranks_of(loader)
+    samplers = samplers_of(loader)
+    ranks = samplers.ranks
     fixed = State(
         epoch=place.next_number,
         begun=True,
         ranks=ranks[1],
         base_seed=base_seed,
         served=served,
-        sampler=str(seek.order_of(sampler)),
-        sampler_epoch=place.sampler_epoch(),
+        sampler=str(samplers.order),
+        sampler_epoch=place.sampler_epoch(samplers),
         dataset_epoch=epochs.dataset_epoch(loader.dataset),
-        rank=seek.rank_of_state(loader),
+        rank=rank_of_state(loader, samplers),
         workers=iterables.workers_of(loader),
     )
     return Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), workers)

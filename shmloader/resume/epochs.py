@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Sampler
 
 from shmloader.attributes import attribute
-from shmloader.resume.seek import within
+from shmloader.resume.seek import has_set_epoch, within
 from shmloader.system.callers import caller
 from shmloader.wrapped_datasets import hearers
 
@@ -151,16 +151,6 @@ def number_of(epoch: Any) -> int:
     return number
 
 
-def sampler_epoch(sampler: Any) -> int | None:
-    """The epoch that set_epoch() gave a sampler, or the samplers inside it; None if none of them has one."""
-    for part in within(sampler):
-        if _has_set_epoch(part):
-            number = attribute(part, "epoch")
-            if type(number) is int:
-                return number
-    return None
-
-
 def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
     """Call set_epoch() of samplers and of the samplers inside them, of each once."""
     called: list[Any] = []
@@ -188,7 +178,7 @@ def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
         coming: The number of the next epoch.  The user may have given it to the sampler already.
     """
     parts = [*within(loader.sampler), *within(loader.batch_sampler)]
-    if any(_has_set_epoch(part) for part in parts):
+    if any(has_set_epoch(part) for part in parts):
         return
     for part in parts:
         for name, value in list(attribute(part, "__dict__", {}).items()):
@@ -199,12 +189,8 @@ def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
                 _warn_of_unreached(type(part).__name__, name, type(found).__name__, number)
 
 
-def _has_set_epoch(sampler: Any) -> bool:
-    return callable(attribute(sampler, "set_epoch"))
-
-
 def _needs_epoch(sampler: Any) -> bool:
-    return _has_set_epoch(sampler) and attribute(sampler, "shuffle", True) is not False
+    return has_set_epoch(sampler) and attribute(sampler, "shuffle", True) is not False
 
 
 def _warn_of_unreached(outer: str, name: str, inner: str, number: int) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from shmloader.resume import epochs, seek
+from shmloader.resume import epochs
 from shmloader.resume.generators import pack, seed_drawn_from, unpack
-from shmloader.resume.seek import sampler_of
+from shmloader.resume.seek import Samplers, samplers_of
 from shmloader.resume.state import State
 
 
@@ -17,7 +17,7 @@ class Generators:
     """The states of the generators from which a sampler may draw.
 
     Args:
-        sampler: The sampler.
+        samplers: The sampler, and those inside it.
         loader_generator: The loader's generator.
 
     Attributes:
@@ -25,11 +25,11 @@ class Generators:
         own: The generators of the sampler and of those inside it, and their states.
     """
 
-    def __init__(self, sampler: Any, loader_generator: torch.Generator | None) -> None:
+    def __init__(self, samplers: Samplers, loader_generator: torch.Generator | None) -> None:
         self._loader_generator = loader_generator
         self.of_global = torch.get_rng_state()
         self.of_loader = None if loader_generator is None else loader_generator.get_state()
-        self.own = [(each, each.get_state()) for each in seek.generators_of(sampler)]
+        self.own = [(each, each.get_state()) for each in samplers.generators]
 
     def fields(self) -> dict[str, Any]:
         """The fields of State for the loader's, and for the first one of the sampler's that is not the loader's."""
@@ -57,36 +57,36 @@ class Generators:
 
 def restore(loader: Any, state: State) -> None:
     """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
-    sampler, number = sampler_of(loader), state.sampler_epoch
-    keeper = seek.keeps_state(sampler)
+    samplers, number = samplers_of(loader), state.sampler_epoch
+    keeper = samplers.keeper
     if not state.begun and state.sampler_state is not None and keeper is not None:
         keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties it
-        if number is not None and epochs.sampler_epoch(sampler) != number:  # its state is of the epoch before
-            epochs.set_epoch_of_samplers(number, sampler)
+        if number is not None and samplers_of(loader).epoch != number:  # its state is of the epoch before
+            epochs.set_epoch_of_samplers(number, samplers.outer)
     if loader.generator is not None and state.loader_generator is not None:
         loader.generator.set_state(unpack(state.loader_generator))
-    own = _own_generator(sampler, loader.generator)
+    own = _own_generator(samplers_of(loader), loader.generator)  # now, because set_epoch() may make samplers
     if own is not None and state.sampler_generator is not None:
         own.set_state(unpack(state.sampler_generator))
 
 
-def _own_generator(sampler: Any, loaders: Any) -> Any:
+def _own_generator(samplers: Samplers, loaders: Any) -> Any:
     """The generator that a state has as the sampler's: the first one that is not the loader's; None: there is none."""
-    return next((each for each in seek.generators_of(sampler) if each is not loaders), None)
+    return next((each for each in samplers.generators if each is not loaders), None)
 
 
 def why_not_generators(loader: Any, state: State) -> str | None:
     """Why the order would differ: the state has a generator and the loader has none, or the other way round."""
-    sampler = sampler_of(loader)
+    samplers = samplers_of(loader)
     if (state.loader_generator is None) != (loader.generator is None):
         whose = "the loader"
         had = state.loader_generator is not None
-    elif not seek.draws_for_itself(sampler):
+    elif not samplers.draws_for_itself:
         return None  # an unknown sampler may make its generator in its iter()
     else:
-        whose = f"its {seek.name_of(sampler)}"
+        whose = f"its {samplers.name}"
         had = state.sampler_generator is not None
-        if had == (_own_generator(sampler, loader.generator) is not None):
+        if had == (_own_generator(samplers, loader.generator) is not None):
             return None
     if had:
         return (

@@ -26,12 +26,12 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shmloader.resume import epochs, iterables, seek
+from shmloader.resume import epochs, iterables
 from shmloader.resume.loader_generators import Generators, why_not_generators
 from shmloader.resume.notes import Saving
 from shmloader.resume.order import order_in, why_doubtful
 from shmloader.resume.refusals import why_not, why_past_end
-from shmloader.resume.seek import sampler_of
+from shmloader.resume.seek import Samplers, rank_of_state, sampler_of, samplers_of, this_rank
 from shmloader.resume.state import State, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
 from shmloader.system.by_identity import ByIdentity
@@ -69,8 +69,8 @@ class Place:
         return self._loader()
 
     @property
-    def _sampler(self) -> Any:
-        return sampler_of(self.loader)
+    def _samplers(self) -> Samplers:
+        return samplers_of(self.loader)
 
     def state(self) -> dict[str, Any]:
         """The state of the place, for state_dict()."""
@@ -87,22 +87,22 @@ class Place:
 
     def _between(self, over: Epoch | None, must: bool = True) -> State:
         """The state before the first epoch, or after one.  For `must`, see own_state() in seek.py."""
-        loader, sampler = self.loader, self._sampler
+        loader, samplers = self.loader, self._samplers
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
         found = State(
             epoch=self.next_number,
             base_seed=over.base_seed if over is not None and lasts else None,  # the next epoch uses it too
             served=over.served + 1 if over is not None and lasts else 0,
-            ranks=seek.ranks_of(loader)[1],
-            sampler=seek.name_of(sampler),
-            sampler_epoch=epochs.sampler_epoch(sampler),
+            ranks=samplers.ranks[1],
+            sampler=samplers.name,
+            sampler_epoch=samplers.epoch,
             dataset_epoch=epochs.dataset_epoch(loader.dataset),
-            rank=seek.rank_of_state(loader),
+            rank=rank_of_state(loader, samplers),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
-            **Generators(sampler, loader.generator).fields(),
+            **Generators(samplers, loader.generator).fields(),
         )
-        return replace(found, **seek.own_state(sampler, must))
+        return replace(found, **samplers.own_state(must))
 
     # ------------------------------------------------------------------------------------------- what is loaded
 
@@ -113,12 +113,11 @@ class Place:
         takes the order sample by sample.  Another number of workers matters only for streams: in mid-epoch fitted() in
         iterables.py raises, and between epochs it drops their states with a warning, if they differ.
         """
-        loader, sampler = self.loader, self._sampler
+        loader, samplers = self.loader, self._samplers
         state = state_of(without_tuples(given))
-        ranks = seek.ranks_of(loader)[1]
-        if why := why_not(sampler, state, ranks):
+        if why := why_not(samplers, state):
             raise ValueError(f"this state cannot be loaded: {why}")
-        if state.rank not in (None, here := seek.this_rank()):
+        if state.rank not in (None, here := this_rank()):
             raise ValueError(
                 f"this state is that of rank {state.rank}, and this is rank {here}. It holds the place of a stream or "
                 "of a sampler of your own, which differs from rank to rank. Save a state on each rank, and load it "
@@ -127,8 +126,8 @@ class Place:
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")
         state = iterables.fitted(loader, state)
-        if state.batches and seek.is_guessed(sampler, state):
-            _warn_that_order_is_guessed(seek.name_of(sampler))
+        if state.batches and samplers.is_guessed(state):
+            _warn_that_order_is_guessed(samplers.name)
         self.loaded, self.next_number = state, state.epoch
         self.loads += 1
         self.saving.asked = True
@@ -146,25 +145,24 @@ class Place:
         state = self.loaded
         if state is None:
             return None
-        now = epochs.sampler_epoch(self._sampler)
+        samplers = self._samplers
+        now = samplers.epoch
         if warns and not state.begun:  # the user's set_epoch(), in place of which restore() may load an older number
             self.loaded = replace(state, sampler_epoch=now)
         elif state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         elif warns and state.begun and state.batches:
             was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
-            ranks = seek.ranks_of(self.loader)[1]
-            past = why_past_end(self._sampler, state, ranks)
-            if why := past or why_doubtful(was, seek.order_of(self._sampler)):
+            if why := why_past_end(samplers, state) or why_doubtful(was, samplers.order):
                 warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
 
-    def sampler_epoch(self) -> int | None:
+    def sampler_epoch(self, samplers: Samplers) -> int | None:
         """The number that set_epoch() gave the sampler for the epoch that is about to begin."""
         state = self.loaded
         if state is not None and not state.begun and state.sampler_state is not None:
             return state.sampler_epoch  # the sampler's state may hold an older one: NOTE [ Used up ]
-        return epochs.sampler_epoch(self._sampler)
+        return samplers.epoch
 
     def another(self) -> Another | None:
         """What makes a second iterator of the sampler in the next epoch, if a state was loaded into the sampler."""
@@ -174,7 +172,7 @@ class Place:
         else:
             may_be_at_end = state.sampler_state is not None and not (state.used_up or state.batches)
             epoch = state.sampler_epoch
-        return Another(self._sampler, epoch) if may_be_at_end else None
+        return Another(sampler_of(self.loader), epoch) if may_be_at_end else None
 
     def _drop(self, why: str) -> None:
         """Start the next epoch at its beginning, although the loaded state is in the middle of one."""
@@ -209,7 +207,7 @@ class Place:
 
     def _with_current_epochs(self, state: State) -> State:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
-        now = epochs.sampler_epoch(self._sampler)
+        now = self._samplers.epoch
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
             state = replace(_whole(state), sampler_state=None)
         return replace(
@@ -238,7 +236,7 @@ class Place:
         if whole:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
-            self.loaded = replace(self.loaded, sampler_epoch=epochs.sampler_epoch(self._sampler))
+            self.loaded = replace(self.loaded, sampler_epoch=self._samplers.epoch)
 
 
 def _whole(state: State) -> State:

@@ -24,56 +24,52 @@ from shmloader.resume import epochs
 from shmloader.resume.all_generators import drawing_from
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
-from shmloader.resume.seek import DRAWS, KNOWN, chain, inner, is_a, keeps_state
+from shmloader.resume.seek import DRAWS, KNOWN, Samplers, is_a
 from shmloader.resume.state import State
 
 
-def rest(sampler: Any, state: State, loader_generator: torch.Generator | None = None) -> Iterator[Any]:
+def rest(samplers: Samplers, state: State, loader_generator: torch.Generator | None = None) -> Iterator[Any]:
     """The rest of a loader's sampler, or batch sampler, after a place in an epoch.
 
     The loader's and the sampler's own generators must be in their state at the epoch's beginning.  The global one is
     touched only by a first draw that the run that saved the state had not made yet.
     """
-    parts = chain(sampler)
-    last = parts[-1]
-    if (keeper := _keeper(sampler, state)) is not None:
-        return _by_its_state(sampler, keeper, state)
+    parts, last = samplers.chain, samplers.last
+    if state.sampler_state is not None and samplers.keeper is not None:
+        return _by_its_state(samplers, state)
     if len(parts) > 2 and is_a(last, DistributedSampler):
         return _divided(parts, state)
     if not is_a(last, *KNOWN) or len(parts) > 2:
-        return _drawn_again(sampler, state, loader_generator)
+        return _drawn_again(parts, state, loader_generator)
     if len(parts) == 2:
-        return _batched(sampler, _left_of(last, state))
+        return _batched(samplers.outer, _left_of(last, state))
     return _left_of(last, state)
 
 
-def _keeper(sampler: Any, state: State) -> Any:
-    """The sampler of this chain that continues by a state of its own; None: none does."""
-    return None if state.sampler_state is None else keeps_state(sampler)
-
-
-def _by_its_state(sampler: Any, keeper: Any, state: State) -> Iterator[Any]:
+def _by_its_state(samplers: Samplers, state: State) -> Iterator[Any]:
     """The rest of a sampler with a state of its own."""
-    outside = list(itertools.takewhile(lambda part: part is not keeper, chain(sampler)))
+    keeper = samplers.keeper
+    outside = list(itertools.takewhile(lambda part: part is not keeper, samplers.chain))
     if state.draws_again:
-        return _drawn_by_its_state(sampler, keeper, outside, state)
+        return _drawn_by_its_state(samplers, outside, state)
     keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
     return iter(()) if state.used_up else _in_batches(outside, iter(keeper))
 
 
-def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: State) -> Iterator[Any]:
+def _drawn_by_its_state(samplers: Samplers, outside: list[Any], state: State) -> Iterator[Any]:
     """The rest of a sampler whose state is that of the epoch's start, from which it draws again: NOTE [ Notes ], 2.
 
     If that state was the one of its end, the first iterator gives nothing, as in NOTE [ Used up ].
     """
     assert state.global_generator is not None
     left: Iterator[Any]
+    keeper = samplers.keeper
     count = state.samples // state.ranks if outside else state.batches
-    with drawing_from(state.global_generator, sampler) as begin:
+    with drawing_from(state.global_generator, samplers.outer) as begin:
         keeper.load_state_dict(copy.deepcopy(state.sampler_state))
         number = state.sampler_epoch
-        if number is not None and epochs.sampler_epoch(sampler) != number:
-            epochs.set_epoch_of_samplers(number, sampler)
+        if number is not None and Samplers(samplers.outer).epoch != number:
+            epochs.set_epoch_of_samplers(number, samplers.outer)
         for _ in range(2):
             begin()
             left = _in_batches(outside[1:], iter(keeper))
@@ -81,7 +77,7 @@ def _drawn_by_its_state(sampler: Any, keeper: Any, outside: list[Any], state: St
                 left = Rest(first, left)
                 break
             if number is not None:
-                epochs.set_epoch_of_samplers(number, sampler)
+                epochs.set_epoch_of_samplers(number, samplers.outer)
         left = _skipped(left, count)
     return _batched(outside[0], left) if outside else left
 
@@ -95,7 +91,7 @@ def _divided(parts: list[Any], state: State) -> Iterator[Any]:
     return _in_batches(parts[:-1], parts[-1].after(state.samples * size))
 
 
-def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator | None) -> Iterator[Any]:
+def _drawn_again(parts: list[Any], state: State, loader_generator: torch.Generator | None) -> Iterator[Any]:
     """The rest of an unknown sampler, or of a batch sampler of a batch sampler, which draws from its beginning again.
 
     A batch sampler of torch's takes the rest sample by sample (from another batch sampler, list by list), so its batch
@@ -105,17 +101,16 @@ def _drawn_again(sampler: Any, state: State, loader_generator: torch.Generator |
     state was saved before the first batch, the run that saved it may not have made the first draw yet.  Then, if the
     user has restored the global generator, it arrives at its present state before that draw, and moves on with it.
     """
-    parts = chain(sampler)
     with as_global(state.global_generator) as stay_if_here:
         if len(parts) == 1:  # otherwise the batch sampler makes the sampler's iterator in the first draw
-            left = _restarted(sampler, state)
+            left = _restarted(parts, state)
             _draw_base_seed_if_it_follows(state, loader_generator)
         if not state.batches:
             stay_if_here()
         if len(parts) == 1:
             left = _skipped(left, state.batches)
         else:
-            left = _batched(sampler, _skipped(_restarted(parts[1], state), state.samples // state.ranks))
+            left = _batched(parts[0], _skipped(_restarted(parts[1:], state), state.samples // state.ranks))
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them
@@ -198,10 +193,10 @@ def _seeded(last: Any, state: State) -> Any:
     return alike
 
 
-def _restarted(sampler: Any, state: State) -> Iterator[Any]:
-    """All that an unknown sampler, or a batch sampler inside another, gives from its beginning."""
-    started = _seeded(inner(sampler), state)
-    for part in reversed(chain(sampler)[:-1]):
+def _restarted(parts: list[Any], state: State) -> Iterator[Any]:
+    """All that an unknown sampler, or a chain of batch samplers around one, gives from its beginning."""
+    started = _seeded(parts[-1], state)
+    for part in reversed(parts[:-1]):
         outer = copy.copy(part)
         outer.sampler = started
         started = outer

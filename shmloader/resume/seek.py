@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,29 +43,20 @@ def sampler_of(loader: Any) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
-def chain(sampler: Any) -> list[Any]:
-    """A batch sampler, and the sampler that it batches."""
-    parts = [sampler]
-    while is_a(parts[-1], BatchSampler):
-        parts.append(parts[-1].sampler)
-    return parts
-
-
-def within(sampler: Any) -> list[Any]:
+def within(sampler: Any) -> Iterator[Any]:
     """A sampler and all samplers inside it, also inside classes that are not torch's, such as accelerate's shards."""
-    parts = [sampler]
-    while len(parts) < _DEEPEST:
-        inside = (attribute(parts[-1], name) for name in ("batch_sampler", "sampler"))
-        found = next((part for part in inside if part is not None), None)
-        if found is None:
-            break
-        parts.append(found)
-    return parts
+    for _ in range(_DEEPEST):
+        yield sampler
+        inside = (attribute(sampler, name) for name in ("batch_sampler", "sampler"))
+        sampler = next((part for part in inside if part is not None), None)
+        if sampler is None:
+            return
 
 
 def is_a(sampler: Any, *kinds: type) -> bool:
     """Whether a sampler gives its samples as one of these classes does, also if it is of a subclass."""
-    return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
+    own = type(sampler)
+    return own in kinds or (isinstance(sampler, kinds) and own.__iter__ in [kind.__iter__ for kind in kinds])  # type: ignore[attr-defined]
 
 
 def is_known(sampler: Any) -> bool:
@@ -72,39 +64,172 @@ def is_known(sampler: Any) -> bool:
     return is_a(sampler, *KNOWN, BatchSampler)
 
 
-def inner(sampler: Any) -> Any:
-    """The sampler that orders the samples."""
-    return chain(sampler)[-1]
+class Samplers:
+    """What a loader draws from, as it is now: its sampler, or batch sampler, and the samplers inside it.
+
+    Args:
+        outer: The loader's sampler, or batch sampler.
+
+    Attributes:
+        chain: A batch sampler, and the sampler that it batches.
+        last: The sampler that orders the samples.
+        all: All samplers, also inside classes that are not torch's, such as accelerate's shards.
+        keeper: The sampler of the chain that has its own state_dict(); None: none has.
+    """
+
+    def __init__(self, outer: Any) -> None:
+        self.chain = [outer]
+        while is_a(self.chain[-1], BatchSampler):
+            self.chain.append(self.chain[-1].sampler)
+        self.outer, self.last = outer, self.chain[-1]
+        self.all = list(within(outer))
+        self.keeper: Any = next(filter(says_where_it_is, self.chain), None)
+
+    @property
+    def name(self) -> str:
+        """The name of the sampler that orders the samples."""
+        return _name(self.last)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that set_epoch() gave one of them; None if none of them has one."""
+        for part in self.all:
+            if has_set_epoch(part):
+                number = attribute(part, "epoch")
+                if type(number) is int:
+                    return number
+        return None
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """This rank, and how many ranks share the samples.
+
+        torch's sampler has one pair of attributes for this, and accelerate's shards have another.
+        """
+        for part in self.all:
+            if isinstance(part, _SHARED):
+                return part.rank, part.num_replicas
+            rank = attribute(part, "process_index")
+            if type(rank) is int and type(ranks := attribute(part, "num_processes")) is int:
+                return rank, ranks
+        return 0, 1
+
+    @property
+    def order(self) -> Order:
+        """What a state records of their order.  A loader with another order cannot resume from it in mid-epoch."""
+        if self.keeper is not None:  # it resumes by its own state, whatever its order is
+            return Order(self.name, is_name_only=True)
+        inside = tuple(
+            f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in self.chain[1:-1]
+        )
+        last, name = self.last, self.name
+        drawing = next((part for part in within(last) if is_a(part, *DRAWS, DistributedSampler, _SHARED)), None)
+        if drawing is None:
+            return Order(name, inside)
+        kind = name if drawing is last else f"{name} of {_name(drawing)}"
+        settings = _settings_of(drawing) if drawing is last else ()
+        if not attribute(drawing, "shuffle", True):
+            return Order(f"{kind} without shuffle", inside, settings=settings)
+        if attribute(drawing, "replacement", False):
+            kind += " with replacement"
+        return Order(kind, inside, _drawn_from(drawing), settings=settings)
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The generators named `generator` of all of them, the innermost first."""
+        found = (attribute(part, "generator") for part in reversed(self.all))
+        return [each for each in found if isinstance(each, torch.Generator)]
+
+    @property
+    def draws_a_seed(self) -> bool:
+        """Whether a seed is drawn for each epoch from the global generator."""
+        return is_a(self.last, RandomSampler) and self.last.generator is None
+
+    @property
+    def draws_from_global(self) -> bool:
+        """Whether the samples are drawn, or may be drawn, from the global generator."""
+        if is_a(self.last, *KNOWN):
+            return is_a(self.last, *_STRAIGHT) and self.last.generator is None
+        return type(self.last).__name__ not in _ORDERED
+
+    @property
+    def draws_for_itself(self) -> bool:
+        """Whether one of torch's samplers draws its order, from its own generator or the global one."""
+        return any(is_a(part, *DRAWS) for part in self.all)
+
+    def is_guessed(self, state: State) -> bool:
+        """Whether the order is drawn again after this state, and is not known to be repeatable."""
+        if self.keeper is not None and state.sampler_state is not None:
+            return False
+        return self.draws_from_global and not is_a(self.last, *KNOWN)
+
+    def own_state(self, must: bool = True) -> dict[str, Any]:
+        """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Notes ], 3.
+
+        Args:
+            must: Whether to raise what its state_dict() raises.  If not, it has no state then.
+        """
+        if self.keeper is None:
+            return {"sampler_state": None}
+        try:
+            return {"sampler_state": copy.deepcopy(self.keeper.state_dict())}
+        except Exception as error:
+            if must and not isinstance(error, NotImplementedError):
+                raise
+            return NO_STATE
+
+    def seeds(self, start: State | None, of_global: torch.Tensor) -> dict[str, Any]:
+        """The fields of State for the draws from the global generator in an epoch.
+
+        Args:
+            start: The state from which the epoch began, if one was loaded.
+            of_global: The state of the global generator before the sampler draws.
+        """
+        if start is not None:
+            return {"sampler_seed": start.sampler_seed, "global_generator": start.global_generator}
+        return {
+            "sampler_seed": seed_drawn_from(of_global) if self.draws_a_seed else None,
+            "global_generator": pack(of_global) if self.draws_from_global else None,
+        }
+
+    def draw_as_if(self) -> None:
+        """Advance the global generator as the sampler does at its iter().  What it drew is in the state."""
+        if self.draws_a_seed:
+            draw_a_seed()
+        elif is_a(self.last, *_STRAIGHT) and self.last.generator is None:
+            next(iter(self.last), None)  # draws all at once
+
+    def left(self, start: State | None) -> int | None:
+        """How many indices are given from this place on, if the length is right; None: there is no length.
+
+        A BatchSampler of torch's takes the rest sample by sample, and its batch size may have changed.
+        """
+        sampler = self.outer
+        length = length_of(sampler)
+        if length is None or start is None or not start.batches:
+            return length
+        if not is_a(sampler, BatchSampler):
+            return length - start.batches
+        samples = length_of(sampler.sampler)
+        if samples is None:
+            return None
+        samples -= start.samples // start.ranks
+        return int(samples // sampler.batch_size if sampler.drop_last else -(-samples // sampler.batch_size))
 
 
-def name_of(sampler: Any) -> str:
-    """The name of the sampler that orders the samples."""
-    last = inner(sampler)
-    for kind in KNOWN:
-        if is_a(last, kind):
-            return kind.__name__
-    return type(last).__name__
+def samplers_of(loader: Any) -> Samplers:
+    """What the loader draws from, as it is now."""
+    return Samplers(sampler_of(loader))
 
 
-def order_of(sampler: Any) -> Order:
-    """What a state records of its order.  A loader with another order cannot resume from that state in mid-epoch."""
-    name = name_of(sampler)
-    if keeps_state(sampler) is not None:  # it resumes by its own state, whatever its order is
-        return Order(name, is_name_only=True)
-    inside = tuple(
-        f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in chain(sampler)[1:-1]
-    )
-    last = inner(sampler)
-    drawing = next((part for part in within(last) if is_a(part, *DRAWS, DistributedSampler, _SHARED)), None)
-    if drawing is None:
-        return Order(name, inside)
-    kind = name if drawing is last else f"{name} of {name_of(drawing)}"
-    settings = _settings_of(drawing) if drawing is last else ()
-    if not attribute(drawing, "shuffle", True):
-        return Order(f"{kind} without shuffle", inside, settings=settings)
-    if attribute(drawing, "replacement", False):
-        kind += " with replacement"
-    return Order(kind, inside, _drawn_from(drawing), settings=settings)
+def has_set_epoch(sampler: Any) -> bool:
+    """Whether a sampler can be given the number of an epoch."""
+    return callable(attribute(sampler, "set_epoch"))
+
+
+def _name(sampler: Any) -> str:
+    """The name of torch's class, or of ours, as which a sampler gives its samples; otherwise of its own."""
+    return next((kind.__name__ for kind in KNOWN if is_a(sampler, kind)), type(sampler).__name__)
 
 
 def _settings_of(sampler: Any) -> tuple[str, ...]:
@@ -128,20 +253,6 @@ def _drawn_from(sampler: Any) -> int | None:
         return None
 
 
-def ranks_of(loader: Any) -> tuple[int, int]:
-    """This rank, and how many ranks share the samples of a loader, according to its sampler.
-
-    torch's sampler has one pair of attributes for this, and accelerate's shards have another.
-    """
-    for part in within(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
-        if isinstance(part, _SHARED):
-            return part.rank, part.num_replicas
-        rank, ranks = attribute(part, "process_index"), attribute(part, "num_processes")
-        if type(rank) is int and type(ranks) is int:
-            return rank, ranks
-    return 0, 1
-
-
 def this_rank() -> int:
     """Which of the job's processes this is."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -149,33 +260,9 @@ def this_rank() -> int:
     return int(os.environ.get("RANK") or 0)  # torchrun's
 
 
-def rank_of_state(loader: Any) -> int | None:
+def rank_of_state(loader: Any, samplers: Samplers) -> int | None:
     """This rank, if the loader's state is valid for it only."""
-    own = keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
-    return this_rank() if own else None
-
-
-def keeps_state(sampler: Any) -> Any:
-    """The sampler of this chain that has its own state_dict(); None: none has."""
-    return next(filter(says_where_it_is, chain(sampler)), None)
-
-
-def own_state(sampler: Any, must: bool = True) -> dict[str, Any]:
-    """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Notes ], 3.
-
-    Args:
-        sampler: The sampler.
-        must: Whether to raise what its state_dict() raises.  If not, it has no state then.
-    """
-    keeper = keeps_state(sampler)
-    if keeper is None:
-        return {"sampler_state": None}
-    try:
-        return {"sampler_state": copy.deepcopy(keeper.state_dict())}
-    except Exception as error:
-        if must and not isinstance(error, NotImplementedError):
-            raise
-        return NO_STATE
+    return this_rank() if samplers.keeper is not None or iterables.workers_of(loader) is not None else None
 
 
 def has_no_state(keeper: Any) -> bool:
@@ -194,77 +281,3 @@ def is_last(sampler: Any, batch: Any) -> bool:
             return True
         sampler, batch = sampler.sampler, batch[-1]
     return False
-
-
-def left_in(sampler: Any, start: State | None) -> int | None:
-    """How many indices a sampler gives from this place on, if its length is right; None: it has no length.
-
-    A BatchSampler of torch's takes the rest sample by sample, and its batch size may have changed.
-    """
-    length = length_of(sampler)
-    if length is None or start is None or not start.batches:
-        return length
-    if not is_a(sampler, BatchSampler):
-        return length - start.batches
-    samples = length_of(sampler.sampler)
-    if samples is None:
-        return None
-    samples -= start.samples // start.ranks
-    return int(samples // sampler.batch_size if sampler.drop_last else -(-samples // sampler.batch_size))
-
-
-def draws_a_seed(sampler: Any) -> bool:
-    """Whether it draws a seed for each epoch from the global generator."""
-    last = inner(sampler)
-    return is_a(last, RandomSampler) and last.generator is None
-
-
-def draws_from_global(sampler: Any) -> bool:
-    """Whether its samples are drawn, or may be drawn, from the global generator."""
-    last = inner(sampler)
-    if is_a(last, *KNOWN):
-        return is_a(last, *_STRAIGHT) and last.generator is None
-    return type(last).__name__ not in _ORDERED
-
-
-def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[str, Any]:
-    """The fields of State for the sampler's draws from the global generator in an epoch.
-
-    Args:
-        sampler: The sampler.
-        start: The state from which the epoch began, if one was loaded.
-        of_global: The state of the global generator before the sampler draws.
-    """
-    if start is not None:
-        return {"sampler_seed": start.sampler_seed, "global_generator": start.global_generator}
-    return {
-        "sampler_seed": seed_drawn_from(of_global) if draws_a_seed(sampler) else None,
-        "global_generator": pack(of_global) if draws_from_global(sampler) else None,
-    }
-
-
-def draw_as_if(sampler: Any) -> None:
-    """Advance the global generator as this sampler does at its iter().  What it drew is in the state."""
-    last = inner(sampler)
-    if draws_a_seed(sampler):
-        draw_a_seed()
-    elif is_a(last, *_STRAIGHT) and last.generator is None:
-        next(iter(last), None)  # draws all at once
-
-
-def draws_for_itself(sampler: Any) -> bool:
-    """Whether one of torch's samplers draws its order, from its own generator or the global one."""
-    return any(is_a(part, *DRAWS) for part in within(sampler))
-
-
-def is_guessed(sampler: Any, state: State) -> bool:
-    """Whether its order is drawn again after this state, and is not known to be repeatable."""
-    if keeps_state(sampler) is not None and state.sampler_state is not None:
-        return False
-    return draws_from_global(sampler) and not is_a(inner(sampler), *KNOWN)
-
-
-def generators_of(sampler: Any) -> list[torch.Generator]:
-    """The generators named `generator` of a sampler and of those inside it, the innermost first."""
-    found = (attribute(part, "generator") for part in reversed(within(sampler)))
-    return [each for each in found if isinstance(each, torch.Generator)]

@@ -27,12 +27,12 @@ from torch.utils.data import (
 
 from shmloader import _torch
 from shmloader.core.trainer import Indices
-from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.loader_generators import Generators
 from shmloader.resume.notes import Notes, Saving
 from shmloader.resume.rest import Rest, rest
+from shmloader.resume.seek import Samplers
 from shmloader.resume.state import State
 from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
@@ -75,29 +75,29 @@ class Source(Indices):
         another: Another | None = None,
         saving: Saving | None = None,
     ) -> None:
-        before = Generators(sampler, loader_generator) if before is None else before
-        self._sampler = sampler
+        self._samplers = samplers = Samplers(sampler)
+        before = Generators(samplers, loader_generator) if before is None else before
         self._start = start
         self._loader_generator = loader_generator
         self._before = before
         self._origin: dict[str, Any] | None = None
-        keeper = seek.keeps_state(sampler)
-        generators = None if keeper is None else AllGenerators(sampler)
+        generators = None if samplers.keeper is None else AllGenerators(sampler)
         if start is not None and not start.drawn:
-            seek.draw_as_if(sampler)
+            samplers.draw_as_if()
         given = self._begin() if indices is None else indices
         self._from = given
         self._another = another
         self._notes: Notes | None = None
         if generators is not None:
-            length = seek.left_in(sampler, start)
-            self._notes = Notes(sampler, keeper, generators, start, length, Saving() if saving is None else saving)
+            length = samplers.left(start)
+            saving = Saving() if saving is None else saving
+            self._notes = Notes(sampler, samplers.keeper, generators, start, length, saving)
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
         if self._start is None:
-            return iter(self._sampler)
-        return rest(self._sampler, self._start, self._loader_generator)
+            return iter(self._samplers.outer)
+        return rest(self._samplers, self._start, self._loader_generator)
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
         return indices if self._notes is None else _Observed(indices, self._notes, self._another)
@@ -112,7 +112,7 @@ class Source(Indices):
         source = given.source if isinstance(given, Rest) else given
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
-        kinds = [type(each) for each in seek.chain(self._sampler)]
+        kinds = [type(each) for each in self._samplers.chain]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
                 f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "
@@ -144,7 +144,7 @@ class Source(Indices):
         """
         if self._origin is None:
             self._origin = {
-                **seek.seeds(self._sampler, self._start, self._before.of_global),
+                **self._samplers.seeds(self._start, self._before.of_global),
                 **self._before.fields(),
                 "drawn": True,
             }
@@ -153,7 +153,8 @@ class Source(Indices):
         return {**self._origin, **self._notes.after(batches)}
 
     def belongs_to(self, epoch: Epoch) -> None:
-        """Keep the notes that a state of this epoch may need, from the user's last batch on."""
+        """Be the source of this epoch, and keep the notes that a state may need, from the user's last batch on."""
+        epoch.source = self
         if self._notes is not None:
             self._notes.epoch = epoch
 

@@ -89,7 +89,6 @@ class Conductor(ConductorSide):
         epoch.carried, epoch.last_worker = carried, epoch.start.latest
         if self._streams:
             epoch.states = self._states_weakly()
-        epoch.source = source
         source.belongs_to(epoch)
         ring.begin_epoch(epoch, self._batched, dataset_epoch(self._dataset), epoch.seed)
         if not self._streams:  # a stream has the number of its iter() to its end

@@ -11,7 +11,7 @@ from typing import Any
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
-from shmloader.resume.seek import ranks_of
+from shmloader.resume.seek import samplers_of
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.one_at_a_time import one_by_one, one_in_process
 from shmloader.trainer.sample_pool import pool_of
@@ -109,7 +109,7 @@ def _with_options(loader: Any, options: Options, fetcher: Any, epoch: Epoch, tal
     if skips is not None and tally is not None:
         make = _reporting(make, skips, tally, epoch, loader.batch_sampler is not None)
     if options.seeds_samples:
-        make = _seeding(make, epoch, ranks_of(loader)[1], loader.batch_sampler is not None)
+        make = _seeding(make, epoch, samplers_of(loader).ranks[1], loader.batch_sampler is not None)
     return make
 
 

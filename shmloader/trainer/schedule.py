@@ -21,7 +21,7 @@ from shmloader.options import Options
 from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
-from shmloader.resume.seek import ranks_of
+from shmloader.resume.seek import samplers_of
 from shmloader.trainer.epoch_length import most_under_way
 from shmloader.trainer.windows import Windows
 
@@ -53,7 +53,7 @@ class Schedule:
     def _seeds(self, loader: Any, options: Options) -> None:
         """Find out whether samples are to be seeded, and how many ranks share their order."""
         self.seeds_samples = options.seeds_samples
-        self.stride = ranks_of(loader)[1]
+        self.stride = samplers_of(loader).ranks[1]
 
     def attach(self, ring: TrainerSide) -> None:
         """Use this ring from now on."""

@@ -17,7 +17,7 @@ from shmloader.resume.generators import mix, undrawn
 from shmloader.resume.iterables import samples_of
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
-from shmloader.resume.seek import ranks_of
+from shmloader.resume.seek import samplers_of
 from shmloader.worker.fetch import Left
 
 _MOST_SEED = (1 << 63) - 1
@@ -56,7 +56,7 @@ def seed_of_workers(place: Place, base_seed: int) -> int:
     start = place.loaded
     if start is None or start.base_seed is None or not (start.served or start.batches):
         return base_seed
-    rank, _ = ranks_of(place.loader)
+    rank, _ = samplers_of(place.loader).ranks
     return mix(mix(mix(base_seed, start.served), start.samples), rank) & _MOST_SEED
 
 

@@ -12,6 +12,7 @@ sample is left.  So an index of which a batch is being made is not given again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +25,7 @@ from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import follow, set_epoch_again
 from shmloader.resume.loader_generators import Generators
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import has_no_state, is_known, keeps_state, sampler_of
+from shmloader.resume.seek import Samplers, has_no_state, is_known, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
@@ -108,10 +109,11 @@ class _First:
         if is_known(sampler):
             self._make()
             return
-        before = Generators(sampler, loader.generator)
+        samplers = Samplers(sampler)
+        before = Generators(samplers, loader.generator)
         self._make()
         if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
-            keeper = keeps_state(sampler)
+            keeper = samplers.keeper
             self.before = before if keeper is None or has_no_state(keeper) else None
 
     def _make(self) -> None:
@@ -127,7 +129,7 @@ class _First:
         """
         sampler = sampler_of(self._loader)
         if self.before is not None:
-            self.before = Generators(sampler, self._loader.generator)
+            self.before = Generators(Samplers(sampler), self._loader.generator)
         elif loaded is None or loaded.sampler_state is None:
             return
         self.iterator._sampler_iter = iter(sampler)
@@ -153,17 +155,14 @@ class _Indices:
         before: Generators | None,
     ) -> None:
         self._loader = weakref.ref(loader)
-        self._sampler = sampler_of(loader)
-        self._of_loader = loader.generator
-        self._indices = indices
         self._epoch = epoch
-        self._start = start
         self._failed = False
         self._batched = loader.batch_sampler is not None
         self._drawing = OwnLock()
-        self._before = before
         place = place_of(loader)
-        self._another, self._saving = place.another(), place.saving
+        begun = (indices, before) if start is None else (None, None)
+        given = sampler_of(loader), loader.generator, start, *begun, place.another(), place.saving
+        self._source = functools.partial(Source, *given)
         if before is not None or (start is not None and start.batches):
             self._begin()
 
@@ -172,12 +171,7 @@ class _Indices:
 
         If the sampler draws in its iter(), or batches are skipped, it is at iter().
         """
-        indices, before = (self._indices, self._before) if self._start is None else (None, None)
-        source = Source(
-            self._sampler, self._of_loader, self._start, indices, before, another=self._another, saving=self._saving
-        )
-        source.belongs_to(self._epoch)
-        self._epoch.source = source
+        self._source().belongs_to(self._epoch)
 
     def __iter__(self) -> Iterator[Any]:
         return self
