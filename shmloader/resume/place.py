@@ -209,7 +209,9 @@ class Place:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
         now = self._samplers.epoch
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
-            state = replace(_whole(state), sampler_state=None)
+            streams = iterables.at_start(state.streams)
+            state = replace(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
+            state.sampler_state = None
         return replace(
             state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.dataset_epoch(self.loader.dataset)
         )
@@ -237,12 +239,6 @@ class Place:
             self.loaded = self._with_current_epochs(self.loaded)
         else:
             self.loaded = replace(self.loaded, sampler_epoch=self._samplers.epoch)
-
-
-def _whole(state: State) -> State:
-    """The state at the beginning of its epoch."""
-    streams = iterables.at_start(state.streams)
-    return replace(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
 
 
 _warned: set[str] = set()

@@ -179,8 +179,10 @@ class Worker:
 
     def run(self) -> None:
         """Do all tasks, until the ring is closed."""
+        claim, make = self._ring.claim, self.make
         try:
-            self._make_batches()
+            while (written := claim()) is not None:
+                make(written)
         finally:
             self.end()
 
@@ -188,11 +190,6 @@ class Worker:
         """Make nothing more."""
         if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
             self._looks.end()
-
-    def _make_batches(self) -> None:
-        claim, make = self._ring.claim, self.make
-        while (written := claim()) is not None:
-            make(written)
 
     def make(self, written: Any) -> None:
         """Make what was claimed: a batch, or a chunk of one."""

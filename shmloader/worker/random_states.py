@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy.random  # here, because NumPy imports it at its first use, which ta
 import torch
 
 from shmloader.resume.generators import mix
+from shmloader.wrapped_datasets import is_got_one_by_one
 
 
 def seed_worker(base_seed: int, worker: int) -> int:
@@ -91,6 +92,18 @@ class Seeded(list[Any]):
         for row, index in zip(self.rows, super().__iter__(), strict=False):
             _seed(mix(self.seed, row * self.stride))
             yield index
+
+
+def makes_at_once(dataset: Any, indices: Any) -> Callable[[Any], Any] | None:
+    """A dataset's `__getitems__`; None if it has none, or if samples must be made one by one.
+
+    If each sample is seeded when its index is read, a Subset of a Subset, or of a StackDataset, would read all indices
+    before it makes a sample, and all samples would have the draws of the last seed.
+    """
+    at_once: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
+    if at_once and isinstance(indices, Seeded) and is_got_one_by_one(dataset):
+        return None
+    return at_once
 
 
 class _Unreadable(list[Any]):

@@ -35,7 +35,7 @@ import numpy
 import torch
 
 from shmloader.resume.generators import mix
-from shmloader.worker.getitems import makes_at_once
+from shmloader.worker.random_states import makes_at_once
 
 TRIES = 16  # replacements: if every second sample is bad, one bad one in 65,536 finds none
 TOLD = 10  # bad samples of a batch that are reported with their errors
