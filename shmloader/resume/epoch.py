@@ -35,14 +35,13 @@ class Epoch(EpochCounts):
     """An epoch that has begun.
 
     Args:
-        number: Its number.
-        base_seed, served: See State.
+        fixed: A state with the fields that do not change during the epoch.
         start: Where it began: at its beginning, unless a state was loaded.
-        ranks: This rank, and how many share the epoch.
-        fixed: The fields of a state that do not change during the epoch.
+        rank: This rank, of those that share the epoch.
         workers: See EpochCounts.
 
     Attributes:
+        number, base_seed, served, ranks: See State.
         seed: Of what is drawn once for the epoch: the sequences of replacements for bad samples.
         sample_seed: Of this rank's first sample.  The seeds of all other samples follow from it: the epoch has a
             sequence of seeds, and the sample at place k in the order of all ranks has seed number k.
@@ -56,25 +55,14 @@ class Epoch(EpochCounts):
 
     source: Source | None
 
-    def __init__(
-        self,
-        number: int,
-        base_seed: int,
-        served: int,
-        start: State,
-        ranks: tuple[int, int],
-        fixed: dict[str, Any],
-        workers: int,
-    ) -> None:
+    def __init__(self, fixed: State, start: State, rank: int, workers: int) -> None:
         super().__init__(workers)
-        self.number = number
-        self.base_seed = base_seed
-        self.served = served
+        assert fixed.base_seed is not None
+        self.number, self.base_seed, self.served, self.ranks = fixed.epoch, fixed.base_seed, fixed.served, fixed.ranks
+        self.fixed = fixed.as_dict()
         self.start = start
-        self.rank, self.ranks = ranks
-        self.fixed = fixed
-        self.seed = mix(base_seed, served)
-        self.sample_seed = further(self.seed, start.samples + self.rank)
+        self.seed = mix(self.base_seed, self.served)
+        self.sample_seed = further(self.seed, start.samples + rank)
         self.delivered: Progress = self.reading.delivered
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
@@ -140,11 +128,11 @@ def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Ep
     if place.loaded is not None and place.loaded.begun:
         start = place.loaded
     samplers = samplers_of(loader)
-    ranks = samplers.ranks
+    rank, ranks = samplers.ranks
     fixed = State(
         epoch=place.next_number,
         begun=True,
-        ranks=ranks[1],
+        ranks=ranks,
         base_seed=base_seed,
         served=served,
         sampler=str(samplers.order),
@@ -153,4 +141,4 @@ def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Ep
         rank=rank_of_state(loader, samplers),
         workers=iterables.workers_of(loader),
     )
-    return Epoch(place.next_number, base_seed, served, start, ranks, fixed.as_dict(), workers)
+    return Epoch(fixed, start, rank, workers)

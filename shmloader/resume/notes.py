@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shmloader.batch.exceptions import caught, raise_again
-from shmloader.resume import seek
 from shmloader.resume.all_generators import AllGenerators
+from shmloader.resume.seek import NO_STATE, Samplers, is_last
 from shmloader.resume.state import State
 
 if TYPE_CHECKING:
@@ -90,33 +90,23 @@ class Notes:
     """The state of a sampler before its first index, and after each index under way.
 
     Args:
-        sampler: Gives the indices, in batches or one by one.
-        keeper: The sampler in the chain that has the state_dict().
+        samplers: Give the indices, in batches or one by one.  One of the chain has the state_dict().
         generators: The states of all generators before the first index.
         start: The place from which the epoch continues; None: its beginning.
-        length: How many indices it gives.  If the sampler is asked for its states, it is asked for one index more after
-            the last one, because its state may not say that it has ended; None: it is not.
         saving: Whether somebody saves states.
     """
 
-    def __init__(
-        self,
-        sampler: Any,
-        keeper: Any,
-        generators: AllGenerators,
-        start: State | None,
-        length: int | None,
-        saving: Saving,
-    ) -> None:
-        self._sampler = sampler
-        self._keeper = keeper
+    def __init__(self, samplers: Samplers, generators: AllGenerators, start: State | None, saving: Saving) -> None:
+        self._sampler, self._keeper = samplers.outer, samplers.keeper
         self._generators = generators
         # before its first index, a sampler may return another state than the one that it was given
         self._start = None if start is None or start.sampler_state is None else start
-        self._length = length
+        # If the sampler is asked for its states, it is asked for one index more after its last one, because its state
+        # may not say that it has ended; None: it has no length, and is not.
+        self._length = samplers.left(start)
         self._saving = saving
         self.epoch: Epoch | None = None
-        self._at_start = Answer(keeper) if self._start is None else None
+        self._at_start = Answer(self._keeper) if self._start is None else None
         self._is_within = start is not None and start.batches > 0
         self._states: dict[int, tuple[Answer, bool]] = {}
         self._has_drawn = False
@@ -139,7 +129,7 @@ class Notes:
                 noted.state()  # raises
             state = copy.deepcopy(start.sampler_state)
         elif first is None or first.is_none or (self._is_within and batches):
-            return {**seek.NO_STATE, "used_up": False}
+            return {**NO_STATE, "used_up": False}
         else:
             state = first.state()
         draws = self._has_drawn and not self._is_within
@@ -171,7 +161,7 @@ class Notes:
             return True
         ended = False
         if len(drawn) == 1:
-            self._states[number] = Answer(self._keeper), seek.is_last(self._sampler, drawn[0])
+            self._states[number] = Answer(self._keeper), is_last(self._sampler, drawn[0])
             if number == self._length:
                 drawn.extend(map(next, (indices,)))
                 ended = len(drawn) == 1

@@ -89,9 +89,7 @@ class Source(Indices):
         self._another = another
         self._notes: Notes | None = None
         if generators is not None:
-            length = samplers.left(start)
-            saving = Saving() if saving is None else saving
-            self._notes = Notes(sampler, samplers.keeper, generators, start, length, saving)
+            self._notes = Notes(samplers, generators, start, Saving() if saving is None else saving)
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
