@@ -16,23 +16,15 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler
 
 from shmloader import _torch
 from shmloader.core.trainer import Indices
 from shmloader.resume.all_generators import AllGenerators
-from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.loader_generators import Generators
 from shmloader.resume.notes import Notes, Saving
 from shmloader.resume.rest import Rest, rest
-from shmloader.resume.seek import Samplers
+from shmloader.resume.seek import KNOWN, Samplers
 from shmloader.resume.state import State
 from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
@@ -40,16 +32,7 @@ from shmloader.system.signals import held
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch
 
-REPEATABLE = {
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    ElasticSampler,
-    _torch._InfiniteConstantSampler,  # of streams
-}
+REPEATABLE = {BatchSampler, *KNOWN, _torch._InfiniteConstantSampler}  # the last is of streams
 
 
 class Source(Indices):
