@@ -50,23 +50,17 @@ def theirs(
         raise ValueError(replaced.refusal(option, by))
     arguments = dataset, auto_collation, collate_fn, drop_last
     if not streams:
-        return _Batches(replaced.make_fetcher(False, *arguments), fetched)
+        fetcher = replaced.make_fetcher(False, *arguments)
+
+        def fetch(task: Any) -> Any:
+            batch = fetcher.fetch(task)
+            fetched()  # it was collated, too, so all its time counts as the samples'
+            return batch
+
+        return fetch
     restore(dataset, left)
     has_ended = left is not None and left.ended  # iter() is not called on such a stream, as in fetch_from()
     return TheirStream(dataset, None if has_ended else replaced.make_fetcher(True, *arguments), left, fetched)
-
-
-class _Batches:
-    """Batches of a map-style dataset, by a fetcher of other code."""
-
-    def __init__(self, fetcher: Any, fetched: Callable[[], None]) -> None:
-        self._fetcher = fetcher
-        self._fetched = fetched
-
-    def __call__(self, task: Any) -> Any:
-        batch = self._fetcher.fetch(task)
-        self._fetched()  # it was collated, too, so all its time counts as the samples'
-        return batch
 
 
 class TheirStream:
