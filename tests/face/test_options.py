@@ -1,4 +1,4 @@
-"""An option goes from the face to the layer that acts on it, and is forgotten nowhere: NOTE [ Options ]."""
+"""Options go from the face to the layer that acts on them, and bad ones are refused: NOTE [ Options ]."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from conftest import BOTH, Augmented, assert_same, iterate
 
 import shmloader
 from shmloader import off_the_ring
@@ -229,8 +230,9 @@ def reads_them(own: Iterable[str]) -> Any:
     return type("Reads", (shmloader.DataLoader,), {name: property(lambda self: OWN) for name in own})
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("own", [*([name] for name in NAMES), [*NAMES, "options"]], ids=lambda own: own[-1])
+@pytest.mark.parametrize(
+    ("own", "workers"), [*(([name], 0) for name in NAMES), ([*NAMES, "options"], 2)], ids=lambda value: str(value)[-12:]
+)
 def test_its_attributes_are_no_options(own: list[str], workers: int) -> None:
     asked: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": workers}
     torch.manual_seed(7)
@@ -275,3 +277,33 @@ def test_torchs_init_may_be_replaced_by_one_that_gives_some_arguments(monkeypatc
             4,
             [[0, 1, 2, 3], [4, 5, 6, 7]],
         )
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize("memory", ["", "shm", "memfd "])
+def test_ring_memory(monkeypatch: pytest.MonkeyPatch, memory: str) -> None:
+    monkeypatch.setenv("SHMLOADER_RING_MEMORY", memory)
+    text = f"should be auto, posix or memfd, but got SHMLOADER_RING_MEMORY={memory!r}. Unset it"
+    with pytest.raises(ValueError, match=text):
+        iter(shmloader.DataLoader(Augmented(), num_workers=1))
+
+
+@pytest.mark.parametrize("ranks", ["0", "", "all", "-1", "4"])
+def test_any_declared_number_of_ranks(monkeypatch: pytest.MonkeyPatch, ranks: str) -> None:
+    """It decides about spinning alone, and another launcher than torchrun may say anything."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert [batch.item() for batch in shmloader.DataLoader(range(3), num_workers=1)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"sample_seeds": True}, {"schedule": "steal"}])
+def test_what_is_no_batch_where_samples_are_seeded(options: dict[str, Any]) -> None:
+    theirs, ours = (
+        iterate(
+            kind(range(4), batch_sampler=[[0, 1], 2, [3]], num_workers=1, **(options if kind is not BOTH[0] else {}))
+        )
+        for kind in BOTH
+    )
+    assert_same(ours[::2], theirs[::2])
+    assert (ours[1].kind, ours[1].first_line) == (theirs[1].kind, theirs[1].first_line)

@@ -159,6 +159,10 @@ CHECKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "15: num_workers None": (Augmented, {"num_workers": None}),
     "15: num_workers float": (Augmented, {"num_workers": 1.5}),
     "15: num_workers bool": (Squares, {"num_workers": True}),
+    "an unknown argument": (Augmented, {"unknown": 1}),
+    "collate_fn no function": (Augmented, {"collate_fn": 3, "num_workers": 1}),
+    "worker_init_fn no function": (Augmented, {"worker_init_fn": 3, "num_workers": 1}),
+    "prefetch_factor float": (Augmented, {"num_workers": 1, "prefetch_factor": 1.5}),
 }
 
 

@@ -13,7 +13,6 @@ import os
 import pathlib
 import random
 import re
-import threading
 from signal import SIGHUP
 from typing import Any
 
@@ -529,30 +528,17 @@ class Around(Augmented):
                 if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
             ],
             "grad": torch.is_grad_enabled(),
-            "running": len(threading.enumerate()),
             "parent": psutil.Process().ppid() == os.getppid(),
         }
 
 
 @WORKERS
-@pytest.mark.parametrize(
-    "what",
-    ["type", "fields", "values", "slots", "dataset", "assigned", "module", "parent"],
-)
-def test_feature_worker_info(what: str, workers: int) -> None:
-    found = compare(lambda kind: [b and b[0] and b[0][what] for b in around(kind, workers)])
-    assert (found != [None]) == (workers > 0)
+def test_feature_worker_info_and_env(workers: int) -> None:
+    def around(kind: Any) -> Any:
+        seed_all()
+        return list(kind(Around(), num_workers=workers, collate_fn=list))
 
-
-@pytest.mark.parametrize("what", ["threads", "name", "daemon", "process", "signals", "grad"])
-def test_feature_worker_env(what: str) -> None:
-    compare(lambda kind: [batch[0][what] for batch in around(kind, 1)])
-
-
-@functools.cache
-def around(kind: Any, workers: int) -> Any:
-    seed_all()
-    return list(kind(Around(), num_workers=workers, collate_fn=list))
+    assert (compare(around) != [[None]]) == (workers > 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ samplers
