@@ -15,9 +15,7 @@ from shmloader import off_the_ring, replaced
 
 PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 ALL_WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}, PERSISTENT]
-WORKERS = pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, pytest.param(PERSISTENT, marks=pytest.mark.long)], ids=str
-)
+WORKERS = pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=str)
 
 
 @pytest.fixture(autouse=True)

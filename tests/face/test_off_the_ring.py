@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same_outcome
+from conftest import Augmented
 from scripts import run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -198,12 +198,6 @@ def test_torchs_loader_that_has_an_attribute_of_every_name(workers: int, options
     kept = shmloader.DataLoader(list(range(5)), num_workers=1, **options)  # torch's iterators are watched because of it
     assert [int(batch) for batch in Lenient(list(range(4)), num_workers=workers)] == [0, 1, 2, 3]
     assert kept.rides_ring
-
-
-@pytest.mark.off_the_ring
-def test_off_the_ring_the_batches_are_torchs() -> None:
-    with pytest.warns(RuntimeWarning, match="does not ride"):
-        assert_same_outcome(lambda: pipe().shuffle().sharding_filter(), batch_size=4, num_workers=2, shuffle=True)
 
 
 # -------------------------------------------------------------------------- a torch that lacks a name, or has another

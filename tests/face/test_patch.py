@@ -7,7 +7,6 @@ import functools
 import inspect
 import pickle
 import sys
-import threading
 import types
 from typing import Any
 
@@ -127,35 +126,23 @@ def test_undone_by_an_error() -> None:
     assert type(DataLoader([1])) is DataLoader
 
 
-def test_isinstance_means_what_it_meant() -> None:
-    before, sub = DataLoader(Augmented(), num_workers=1), Sub(Augmented())
-    with shmloader.patch_torch():
-
-        class Later(DataLoader):
-            pass
-
-        for loader in before, sub, Later(Augmented()), Sub(Augmented()), DataLoader(Augmented()):
-            assert isinstance(loader, torch.utils.data.DataLoader)
-        assert issubclass(Sub, torch.utils.data.DataLoader)
-        assert not isinstance([1], torch.utils.data.DataLoader)
-        assert torch.utils.data.DataLoader is DataLoader
-
-
-def test_what_stays_torchs() -> None:
-    before = DataLoader(Augmented(), num_workers=1)
+def test_what_stays_torchs_and_isinstance_means_what_it_meant() -> None:
+    before, sub = DataLoader(Augmented(), num_workers=1), Sub(Augmented(), num_workers=1)
     with shmloader.patch_torch():
 
         class Later(DataLoader):
             def __init__(self, *arguments: Any, **options: Any) -> None:
                 super().__init__(*arguments, **options)
 
-        for loader in before, Sub(Augmented(), num_workers=1), Later(Augmented(), num_workers=1):
-            assert not isinstance(loader, shmloader.DataLoader)
+        for loader in before, sub, Sub(Augmented(), num_workers=1), Later(Augmented(), num_workers=1):
+            assert isinstance(loader, torch.utils.data.DataLoader) and not isinstance(loader, shmloader.DataLoader)
             assert type(iter(loader)) is torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         assert type(shmloader.DataLoader([1])) is shmloader.DataLoader
+        assert isinstance(DataLoader([1]), torch.utils.data.DataLoader) and issubclass(Sub, DataLoader)
+        assert torch.utils.data.DataLoader is DataLoader and not isinstance([1], DataLoader)
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 def test_pickles(protocol: int) -> None:
     stock = DataLoader(Augmented(), batch_size=3)
     with shmloader.patch_torch():
@@ -213,26 +200,6 @@ def test_no_module_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
     with shmloader.patch_torch():
         assert type(DataLoader([1])) is shmloader.DataLoader
-
-
-def test_from_many_threads() -> None:
-    wrong: list[Any] = []
-
-    def patch_and_build() -> None:
-        for _ in range(200):
-            with shmloader.patch_torch():
-                if type(DataLoader([1])) is not shmloader.DataLoader:
-                    wrong.append("torch's under the patch")
-
-    threads = [threading.Thread(target=patch_and_build) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        if type(loader := DataLoader([1], batch_size=1)) not in (DataLoader, shmloader.DataLoader):
-            wrong.append(loader)
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 def test_in_a_worker() -> None:

@@ -139,7 +139,6 @@ def test_an_error_of_the_builders_own_is_its_own(silent: None) -> None:
     [
         ({"on_worker_deaths": "respawn"}, TypeError, "takes shmloader's options, and not 'on_worker_deaths'"),
         ({"batch_size": 3}, TypeError, "an argument of torch's"),
-        ({"schedule": "fast"}, ValueError, "schedule should be"),
         ({"on_bad_sample": "skip:"}, ValueError, "'skip:' with a number"),
     ],
 )
@@ -252,8 +251,10 @@ def test_the_patch_warns_of_loaders_that_it_does_not_reach() -> None:
 # ------------------------------------------------------------------------------------------------ the interpreter's end
 
 
-@pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
-@pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("call", "device"),
+    [("self._iterator._shutdown_workers()", None), ("self._iterator.close()", "cpu"), ("self.close()", None)],
+)
 def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
     """As that of Streaming's loader, which runs when the names of our modules are already None."""
     ran = run_script(

@@ -84,17 +84,16 @@ FETCHERS: dict[str, tuple[Any, str, Any]] = {
     "class": (_utils.fetch, "_MapDatasetFetcher", Negating),
     "fetch": (_utils.fetch._MapDatasetFetcher, "fetch", negating(FETCH)),
     "proxy": (_utils.fetch._MapDatasetFetcher, "fetch", Proxy(FETCH, negate_result)),
-    "partial": (_utils.fetch._MapDatasetFetcher, "fetch", functools.partialmethod(partially, None)),
+    "partial": (
+        _utils.fetch._MapDatasetFetcher,
+        "fetch",
+        property(lambda self: functools.partial(partially, FETCH, self)),
+    ),
     "init": (_utils.fetch._BaseDatasetFetcher, "__init__", inverted),
     "init of the map's": (_utils.fetch._MapDatasetFetcher, "__init__", inverted),
     "create": (torchs._DatasetKind, "create_fetcher", staticmethod(created)),
     "factory": (_utils.fetch, "_MapDatasetFetcher", lambda *arguments: Negating(*arguments)),
 }
-FETCHERS["partial"] = (
-    _utils.fetch._MapDatasetFetcher,
-    "fetch",
-    property(lambda self: functools.partial(partially, FETCH, self)),
-)
 
 
 def is_negative(batches: list[Any]) -> bool:
@@ -111,8 +110,9 @@ def test_a_replaced_fetcher_makes_the_batches(
     assert_as_torch(lambda kind: kind(Numbers(), batch_size=5, shuffle=True, **options), is_negative)
 
 
-@pytest.mark.parametrize("options", ALL_WORKERS, ids=str)
-@pytest.mark.parametrize("collate", [default_collate, torch.stack])
+@pytest.mark.parametrize(
+    ("options", "collate"), zip(ALL_WORKERS, [default_collate, torch.stack, default_collate], strict=True)
+)
 def test_packed_batches(options: dict[str, Any], collate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Packing)
     assert_as_torch(
@@ -175,8 +175,7 @@ def by_import(worker: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("init", [None, by_import])
+@pytest.mark.parametrize(("method", "init"), [("spawn", None), ("forkserver", by_import)])
 def test_in_a_spawned_worker_it_is_as_in_torch(method: str, init: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker imports torch again, so only what its own imports and `worker_init_fn` replace has an effect."""
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Negating)
@@ -195,8 +194,7 @@ ONE_BY_ONE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", ONE_BY_ONE, ids=str)
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("options", "workers"), [(each, k % 2) for k, each in enumerate(ONE_BY_ONE)])
 def test_options_that_make_samples_one_by_one_are_errors(
     options: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

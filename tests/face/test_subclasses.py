@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import pickle
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,8 +12,7 @@ import torch
 from conftest import BOTH, Items, Raised, assert_same, iterate
 
 import shmloader
-from shmloader.batch import objects
-from shmloader.core.batch_tree import is_its_elements, walk
+from shmloader.core.batch_tree import walk
 
 
 class Tagged(torch.Tensor):
@@ -182,30 +180,26 @@ ODD: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*RIDING, *ODD])
-def test_what_a_function_returns(name: str) -> None:
-    make = {**RIDING, **ODD}[name]
-    assert_as_torch([make] * 3, batch_size=None, collate_fn=as_it_is)
+@pytest.mark.parametrize("makers", [RIDING, ODD], ids=["riding", "odd"])
+def test_what_a_function_returns(makers: dict[str, Any]) -> None:
+    assert_as_torch([make for make in makers.values() for _ in range(3)], batch_size=None, collate_fn=as_it_is)
 
 
-@pytest.mark.parametrize("name", RIDING)
-def test_its_elements_are_a_leaf(name: str) -> None:
-    """They lie in the slot, and beside it is nothing but atoms and other objects."""
-    made = RIDING[name]()
-    _, leaves, others = walk(made)
-    assert leaves and all(type(leaf) in (torch.Tensor, numpy.ndarray) for leaf in leaves)
-    assert not any(isinstance(other, torch.Tensor) for other in others)
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_what_is_more_than_its_elements_is_an_object(name: str) -> None:
-    _, leaves, others = walk(ODD[name]())
-    assert not leaves and others
+def test_elements_are_a_leaf_and_what_is_more_is_an_object() -> None:
+    """Elements lie in the slot, and beside it is nothing but atoms and other objects."""
+    for name, make in RIDING.items():
+        _, leaves, others = walk(make())
+        assert leaves and all(type(leaf) in (torch.Tensor, numpy.ndarray) for leaf in leaves), name
+        assert not any(isinstance(other, torch.Tensor) for other in others), name
+    for name, make in ODD.items():
+        _, leaves, others = walk(make())
+        assert not leaves and others, name
 
 
 @pytest.mark.parametrize("kind", [Tagged, Meta, Typed, Copying, Silent, Guarded, Slotted, Stately, torch.nn.Parameter])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bfloat16])
-@pytest.mark.parametrize("options", [{}, {"spare_slots": 0}], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "options"), [(torch.float32, {}), (torch.uint8, {"spare_slots": 0}), (torch.bfloat16, {})]
+)
 def test_what_default_collate_makes_of_them(kind: Any, dtype: torch.dtype, options: dict[str, Any]) -> None:
     def sample(k: int) -> Any:
         elements = torch.full((3, 40), k).to(dtype)
@@ -244,8 +238,9 @@ def test_batches_that_default_collate_refuses_or_mixes() -> None:
     assert_same(*([getattr(batch, "kind", None) or whole(batch) for batch in got] for got in (ours, theirs)))
 
 
-@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
-@pytest.mark.parametrize("kind", [Tagged, Meta, Typed, Silent])
+@pytest.mark.parametrize(
+    ("kind", "schedule"), [(Tagged, "round_robin"), (Meta, "steal"), (Typed, "round_robin"), (Silent, "steal")]
+)
 def test_in_chunks(kind: Any, schedule: str) -> None:
     def sample(k: int) -> Any:
         elements = torch.full((5, 4), float(k))
@@ -311,14 +306,3 @@ def test_views_of_one_hold_its_slot() -> None:
             if k in (3, 4):
                 views += [batch[10:], batch.half]
     assert [view.unique().tolist() for view in views] == [[3], [-3], [4], [-4]]
-
-
-def test_a_registered_way_to_pickle_is_taken() -> None:
-    assert pickle.loads(objects.dump(tagged(Registered))[0]).tolist() == [8, 8, 8]
-
-
-def test_classes_that_are_their_elements() -> None:
-    assert all(map(is_its_elements, (Tagged, Deep, Meta, Typed, Silent, Guarded)))
-    assert not any(
-        map(is_its_elements, (torch.Tensor, torch.nn.Parameter, Slotted, Stately, Sized, Reduced, Registered, int))
-    )
