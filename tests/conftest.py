@@ -349,6 +349,37 @@ class Items(torch.utils.data.Dataset):
         return item() if callable(item) else item
 
 
+class Deadly(torch.utils.data.Dataset):
+    """Another dataset, which kills its worker at some indices: as often as there are files for them in a folder.
+
+    Args:
+        dataset: The other one.
+        folder: An empty folder.  When all workers have died that should, it is empty again.
+        deaths: How often a worker dies, by index; or the indices at which one dies.
+        how: What kills a worker.
+    """
+
+    def __init__(self, dataset: Any, folder: pathlib.Path, deaths: Any, how: Any = None) -> None:
+        self.inner, self.folder, self.how = dataset, folder, how
+        for index in deaths:
+            for k in range(deaths[index] if isinstance(deaths, dict) else 1):
+                (folder / f"{index}_{k}").touch()
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        item = self.inner[index]
+        for path in self.folder.glob(f"{index}_*"):
+            path.unlink()
+            (self.how or die)()
+        return item
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 # ------------------------------------------------------------------------------------------------------------ /dev/shm
 
 

@@ -1,22 +1,28 @@
-"""chunk_size: several workers make one batch, each its rows; what comes is what one worker would have made."""
+"""Several workers make one batch, each its rows (chunk_size, group_by); what comes is what one would have made."""
 
 from __future__ import annotations
 
 import collections
-import os
 import pathlib
-import signal
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from conftest import Augmented, Items, Raised, assert_same, into_environment, iterate, label, seed_all
+from conftest import Augmented, Deadly, Items, Raised, assert_same, into_environment, iterate, label, seed_all
 from torch.utils.data import default_collate, get_worker_info
 
 import shmloader
 
 Pair = collections.namedtuple("Pair", "image label")
+
+
+def of_five(index: int) -> int:
+    """A place to group by."""
+    return index % 5
+
+
+EITHER = pytest.mark.parametrize("cut", [{"chunk_size": 2}, {"group_by": of_five}], ids=label)
 
 
 def item(k: int) -> Any:
@@ -50,26 +56,24 @@ def test_batches_are_those_of_one_worker(chunk_size: int, schedule: str) -> None
     both(Items([item(k) for k in range(23)]), {"batch_size": 10}, chunk_size=chunk_size, schedule=schedule)
 
 
+@EITHER
 @pytest.mark.parametrize(
     "options",
     [
         {"spare_slots": 0},
         {"prefetch_factor": 1, "num_workers": 1},
-        {"prefetch_factor": 9, "num_workers": 8},
-        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
+        {"prefetch_factor": 9, "num_workers": 4},
         {"SHMLOADER_RING_MEMORY": "posix"},
         {"max_ring_bytes": 10_000_000},
+        {"persistent_workers": True, "on_bad_sample": "skip"},
+        {"num_workers": 0},
     ],
     ids=label,
 )
-def test_with_other_options(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_with_other_options(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], cut: dict[str, Any]) -> None:
     options = into_environment(monkeypatch, options)
-    both(
-        Items([item(k) for k in range(40)]),
-        {"batch_size": 7, "shuffle": True, "drop_last": True},
-        chunk_size=2,
-        **options,
-    )
+    whole = {"batch_size": 7, "shuffle": True, "drop_last": True}
+    both(Items([item(k) for k in range(60)]), whole, **cut, **options)
 
 
 def test_batches_of_every_size() -> None:
@@ -86,9 +90,11 @@ def counted(samples: list[Any]) -> Any:
     return torch.tensor(samples, dtype=torch.int64), [str(sample) for sample in samples]
 
 
-@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
 @pytest.mark.parametrize("collate_fn", [None, counted])
-def test_batches_without_samples(collate_fn: Any, schedule: str) -> None:
+@pytest.mark.parametrize(
+    "cut", [{"chunk_size": 2}, {"chunk_size": 2, "schedule": "steal"}, {"group_by": of_five}], ids=label
+)
+def test_batches_without_samples(collate_fn: Any, cut: dict[str, Any]) -> None:
     """They are what the collate function makes of nothing: torch's raises."""
     batches: list[list[int]] = [[], [0, 1, 2], [], [], [3], [4, 5], []]
 
@@ -98,12 +104,13 @@ def test_batches_without_samples(collate_fn: Any, schedule: str) -> None:
 
     expected = epoch(torch.utils.data.DataLoader)
     assert len(expected) == 7 and (collate_fn is None) == (expected[0] is IndexError)
-    assert_same(epoch(shmloader.DataLoader, chunk_size=2, schedule=schedule, prefetch_factor=1), expected)
+    assert_same(epoch(shmloader.DataLoader, prefetch_factor=1, **cut), expected)
 
 
-def test_epochs_of_persistent_workers_and_one_left_half_way() -> None:
+@EITHER
+def test_epochs_of_persistent_workers_and_one_left_half_way(cut: dict[str, Any]) -> None:
     with shmloader.DataLoader(
-        Items(list(range(50))), 5, num_workers=4, chunk_size=2, persistent_workers=True, prefetch_factor=1
+        Items(list(range(50))), 5, num_workers=4, persistent_workers=True, prefetch_factor=1, **cut
     ) as loader:
         for _ in range(2):
             iterator = iter(loader)
@@ -127,9 +134,10 @@ def test_each_chunk_has_its_worker() -> None:
         ]
 
 
-def test_growing_rows_and_batches_that_are_kept() -> None:
+@EITHER
+def test_growing_rows_and_batches_that_are_kept(cut: dict[str, Any]) -> None:
     rows = [torch.full((2 + 3000 * (k // 8),), k, dtype=torch.int32) for k in range(64)]
-    with shmloader.DataLoader(Items(rows), 8, num_workers=3, chunk_size=2, spare_slots=1) as loader:
+    with shmloader.DataLoader(Items(rows), 8, num_workers=3, spare_slots=1, **cut) as loader:
         batches = list(loader)
     for k, batch in enumerate(batches):
         assert_same(batch, torch.stack(rows[8 * k : 8 * k + 8]))
@@ -150,9 +158,9 @@ def scaled(samples: list[Any]) -> Any:
     }
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3, 4])
-def test_one_that_gives_rows(chunk_size: int) -> None:
-    both(Items([item(k) for k in range(13)]), {"batch_size": 5, "collate_fn": scaled}, chunk_size=chunk_size)
+@pytest.mark.parametrize("cut", [{"chunk_size": 1}, {"chunk_size": 4}, {"group_by": of_five}], ids=label)
+def test_one_that_gives_rows(cut: dict[str, Any]) -> None:
+    both(Items([item(k) for k in range(33)]), {"batch_size": 5, "collate_fn": scaled}, **cut)
 
 
 @shmloader.row_wise
@@ -178,25 +186,8 @@ def test_one_that_keeps_what_it_gave(tmp_path: pathlib.Path, spare_slots: int, d
         on_worker_death="respawn",
     ) as loader:
         got = list(loader)
-    assert_same(got, list(torch.utils.data.DataLoader(Items(dataset.items), 8)))
-    assert len(list(tmp_path.iterdir())) == len(deaths)
-
-
-class Deadly(torch.utils.data.Dataset):
-    """Kills its worker once at some indices."""
-
-    def __init__(self, items: list[Any], folder: pathlib.Path, deaths: list[int]) -> None:
-        self.items, self.folder, self.deaths = items, str(folder), deaths
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Any:
-        mark = pathlib.Path(self.folder) / str(index)
-        if index in self.deaths and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.items[index]
+    assert_same(got, list(torch.utils.data.DataLoader(Items(dataset.inner), 8)))
+    assert not list(tmp_path.iterdir())
 
 
 def whole(samples: list[Any]) -> Any:
@@ -283,8 +274,9 @@ class Fails(Augmented):
         return index
 
 
-def test_an_exception_comes_once_in_the_batchs_place() -> None:
-    with shmloader.DataLoader(Fails(24), 4, num_workers=3, chunk_size=1) as loader:
+@pytest.mark.parametrize("cut", [{"chunk_size": 1}, {"group_by": of_five}], ids=label)
+def test_an_exception_comes_once_in_the_batchs_place(cut: dict[str, Any]) -> None:
+    with shmloader.DataLoader(Fails(24), 4, num_workers=3, **cut) as loader:
         got = iterate(loader)
     assert [one.kind if isinstance(one, Raised) else one.tolist() for one in got] == [
         [0, 1, 2, 3],
@@ -294,7 +286,7 @@ def test_an_exception_comes_once_in_the_batchs_place() -> None:
         [16, 17, 18, 19],
         [20, 21, 22, 23],
     ]
-    assert "sample 5" in got[1].text and "sample 11" in got[2].text
+    assert "sample 11" in got[2].text and ("sample 5" in got[1].text or "group_by" in cut)
 
 
 def test_too_little_memory_is_an_error_in_its_place() -> None:

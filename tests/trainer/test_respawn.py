@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, assert_same, into_environment, label, seed_all
+from conftest import Augmented, Deadly, assert_same, die, into_environment, label, seed_all
 from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
@@ -32,28 +32,8 @@ RING_LINE = 128  # bytes for the words of each half of a memory (atomics.h)
 KILLED = "is killed by signal: Killed."
 
 
-class Deadly(Augmented):
-    """Kills its worker at some indices, as often as there are token files for them."""
-
-    def __init__(self, folder: pathlib.Path, deaths: dict[int, int], length: int = 40, how: Any = None) -> None:
-        super().__init__(length)
-        self.folder, self.how = str(folder), how
-        for index, times in deaths.items():
-            for k in range(times):
-                (folder / f"{index}_{k}").touch()
-
-    def __getitem__(self, index: int) -> Any:
-        item = super().__getitem__(index)
-        for k in range(9):
-            path = pathlib.Path(self.folder) / f"{index}_{k}"
-            if path.exists():
-                path.unlink()
-                (self.how or die)()
-        return item
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def deadly(folder: pathlib.Path, deaths: dict[int, int], how: Any = None) -> Deadly:
+    return Deadly(Augmented(40), folder, deaths, how)
 
 
 def vanish() -> None:
@@ -83,13 +63,10 @@ def undisturbed(**options: Any) -> list[Any]:
     return epochs(torch.utils.data.DataLoader(Augmented(40), **options))
 
 
-@pytest.mark.parametrize(
-    "start", ["fork", *(pytest.param(start, marks=pytest.mark.long) for start in ("spawn", "forkserver"))]
-)
-def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path, start: str) -> None:
+def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path) -> None:
     options = {"batch_size": 3, "shuffle": True, "num_workers": 2, "persistent_workers": True}
-    dataset = Deadly(tmp_path, {3: 1, 4: 2, 39: 1})
-    with shmloader.DataLoader(dataset, on_worker_death="respawn", multiprocessing_context=start, **options) as loader:
+    dataset = deadly(tmp_path, {3: 1, 4: 2, 39: 1})
+    with shmloader.DataLoader(dataset, on_worker_death="respawn", **options) as loader:
         assert_same(epochs(loader), undisturbed(**options))
     assert not list(tmp_path.iterdir())
 
@@ -97,7 +74,7 @@ def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path, star
 @pytest.mark.parametrize("how", [vanish, leave, overflow])
 def test_every_way_to_end(tmp_path: pathlib.Path, how: Any) -> None:
     options = {"batch_size": 3, "num_workers": 2}
-    loader = shmloader.DataLoader(Deadly(tmp_path, {7: 1, 8: 1}, how=how), on_worker_death="respawn", **options)
+    loader = shmloader.DataLoader(deadly(tmp_path, {7: 1, 8: 1}, how=how), on_worker_death="respawn", **options)
     assert_same(epochs(loader), undisturbed(**options))
 
 
@@ -112,12 +89,14 @@ class ByTensor(Deadly):
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
 def test_indices_that_are_tensors(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
-    dataset = ByTensor(tmp_path, {7: 1, 8: 1})
+    dataset = ByTensor(Augmented(40), tmp_path, {7: 1, 8: 1})
     loader = shmloader.DataLoader(
         dataset, 3, sampler=torch.arange(40), num_workers=2, on_worker_death="respawn", **options
     )
     assert torch.cat(list(loader)).tolist() == list(range(40))
-    loader = shmloader.DataLoader(ByTensor(tmp_path, {4: 1}), 3, sampler=torch.arange(40), num_workers=2, **options)
+    loader = shmloader.DataLoader(
+        ByTensor(Augmented(40), tmp_path, {4: 1}), 3, sampler=torch.arange(40), num_workers=2, **options
+    )
     with pytest.raises(RuntimeError, match=r"(?s)Killed.*It held .*batch 1 of this epoch \(indices \[.*tensor\(4\)"):
         list(loader)
 
@@ -142,7 +121,7 @@ def test_with_other_options(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.P
     ours = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, **options}
     theirs = {key: value for key, value in ours.items() if key != "spare_slots"}
     deaths = dict.fromkeys(range(1, 40, 4), 1)  # more deaths than the ring has payloads in reserve
-    with shmloader.DataLoader(Deadly(tmp_path, deaths), on_worker_death="respawn", **ours) as loader:
+    with shmloader.DataLoader(deadly(tmp_path, deaths), on_worker_death="respawn", **ours) as loader:
         assert_same(epochs(loader), undisturbed(**theirs))
 
 
@@ -163,7 +142,7 @@ def test_workers_that_wait_are_replaced_too() -> None:
 
 def test_the_third_death_over_one_batch(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(
-        Deadly(tmp_path, {8: 2, 21: 3}), batch_size=4, num_workers=2, on_worker_death="respawn"
+        deadly(tmp_path, {8: 2, 21: 3}), batch_size=4, num_workers=2, on_worker_death="respawn"
     )
     iterator, got = iter(loader), []
     with pytest.raises(RuntimeError) as caught:
@@ -209,7 +188,7 @@ def test_a_stream_cannot_go_on() -> None:
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_error_names_the_batches_that_were_held(tmp_path: pathlib.Path, dead: int) -> None:
     index = 8 + 4 * dead  # batch 2 or 3
-    loader = shmloader.DataLoader(Deadly(tmp_path, {index: 1}), batch_size=4, num_workers=2, persistent_workers=True)
+    loader = shmloader.DataLoader(deadly(tmp_path, {index: 1}), batch_size=4, num_workers=2, persistent_workers=True)
     iterator = iter(loader)
     with pytest.raises(RuntimeError) as caught:
         list(iterator)
@@ -223,7 +202,7 @@ def test_the_error_names_the_batches_that_were_held(tmp_path: pathlib.Path, dead
 
 
 def test_a_timeout_names_the_worker_its_batch_and_its_line(tmp_path: pathlib.Path) -> None:
-    dataset = Deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
+    dataset = deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
     made = time.monotonic()
     iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=3))
     for _ in range(2):
@@ -267,10 +246,9 @@ class Starting(Augmented):
         self.__dict__.update(state)
 
 
-@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
-def test_a_timeout_while_workers_are_being_started(start: str) -> None:
+def test_a_timeout_while_workers_are_being_started() -> None:
     """The signal that asks for a worker's stack would kill one that does not expect it yet."""
-    loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context=start)
+    loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context="forkserver")
     iterator = iter(loader)
     texts = []
     for _ in range(2):
@@ -379,7 +357,7 @@ def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
 def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
     """Otherwise the next death would not be noticed."""
     options = {"batch_size": 4, "num_workers": 2}
-    loader = shmloader.DataLoader(Deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
+    loader = shmloader.DataLoader(deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
     seed_all()
     begin, failures = Watch.__init__, [OSError(errno.EMFILE, "too many")]
 
@@ -400,7 +378,7 @@ def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp
 
 def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
     options = {"batch_size": 4, "num_workers": 2}
-    dataset = Deadly(tmp_path, {9: 1, 30: 2}, how=hang)
+    dataset = deadly(tmp_path, {9: 1, 30: 2}, how=hang)
     loader = shmloader.DataLoader(dataset, timeout=2, on_worker_death="respawn", **options)
     seed_all()
     got = list(loader)
@@ -410,7 +388,7 @@ def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
-    dataset = Deadly(tmp_path, {9: 3}, how=hang)
+    dataset = deadly(tmp_path, {9: 3}, how=hang)
     loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=2, on_worker_death="respawn")
     with pytest.raises(RuntimeError) as caught:
         list(loader)
@@ -498,11 +476,6 @@ def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
         ):  # fmt: skip
             with pytest.raises(RuntimeError, match="no sequence is claimed, so there is no payload"):
                 write()
-
-
-def test_bad_values() -> None:
-    with pytest.raises(ValueError, match="on_worker_death should be 'raise' or 'respawn', but got on_worker_death='x'"):
-        shmloader.DataLoader(Augmented(), on_worker_death="x")
 
 
 def test_what_a_worker_leaves() -> None:

@@ -38,15 +38,6 @@ def grouped(kind: Any, ranks: int = 1, rank: int = 0, **options: Any) -> tuple[A
     return kind(Drawing(), batch_sampler=Grouped(sampler, 4, True), **options), sampler
 
 
-def orders(kind: Any, tells_loader: bool, **options: Any) -> list[list[int]]:
-    loader, sampler = grouped(kind, num_workers=1, persistent_workers=True, **options)
-    found = []
-    for epoch in (0, 1, 2):
-        (loader if tells_loader else sampler).set_epoch(epoch)
-        found.append([index for batch in loader for index in batch[0].tolist()])
-    return found
-
-
 def test_ranks_do_not_augment_alike() -> None:
     drawn = []
     for rank in range(2):
@@ -155,22 +146,3 @@ def test_an_epochs_end_and_then_another_number() -> None:
     other.load_state_dict(state)
     other.set_epoch(5)
     assert [batch.tolist() for batch in other] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batches", -1),
-        ("used_up", 3),
-        ("begun", None),
-        ("drawn", 0),
-        ("latest", None),
-        ("samples", 1 << 70),
-        ("sampler_seed", 1 << 70),
-        ("streams", [3]),
-    ],
-)
-def test_states_that_were_damaged(name: str, value: Any) -> None:
-    loader = shmloader.DataLoader(range(8))
-    with pytest.raises(ValueError, match=f"the state was changed since it was saved: {name} is "):
-        loader.load_state_dict(loader.state_dict() | {name: value})
