@@ -1,4 +1,4 @@
-"""What workers are started with: pickled once where they are spawned, and what it would be if each had its own."""
+"""What workers are started with: pickled once where they are spawned; and what their fork server has imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Collected(Dataset):
         return any(found is self.paths for found in gc.get_objects())
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+@pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_the_dataset_is_not_looked_through_by_the_collector(start: str) -> None:
     before = gc.get_freeze_count()  # of the trainer, which is left as it is
     assert Collected()[0]
@@ -171,15 +171,7 @@ def say_whether_there(dataset: Any, path: pathlib.Path) -> None:
     path.write_text("there" if dataset() else "gone")
 
 
-@pytest.mark.parametrize(
-    ("persistent", "start"),
-    [
-        (True, "spawn"),
-        (False, "forkserver"),
-        pytest.param(False, "spawn", marks=pytest.mark.long),
-        pytest.param(True, "forkserver", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("persistent", "start"), [(True, "spawn"), (False, "forkserver")])
 def test_the_dataset_goes_with_the_loop(tmp_path: pathlib.Path, persistent: bool, start: str) -> None:
     """Before multiprocessing ends what it may use: its queues, its pools."""
     options = {"num_workers": 1, "multiprocessing_context": start, "persistent_workers": persistent}
@@ -399,9 +391,8 @@ def test_no_thread_is_left_to_watch_the_workers(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "error", [EOFError("unexpected EOF"), BrokenPipeError(32, "Broken pipe"), EOFError()], ids=repr
+    ("error", "ended"), [(EOFError("unexpected EOF"), None), (BrokenPipeError(32, "Broken pipe"), -9), (EOFError(), 1)]
 )
-@pytest.mark.parametrize("ended", [None, -9, 1])
 def test_a_worker_that_cannot_be_started(error: Exception, ended: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What multiprocessing raises where the fork server, or what it has forked, was killed."""
 
@@ -455,3 +446,59 @@ def test_killed_as_they_start() -> None:
     assert "It held no batch. Linux kills processes (SIGKILL) when the machine" in lines[2]
     assert lines[3] == "DataLoader worker 0 ended while it was being started (unexpected EOF)."
     assert lines[4].startswith("The fork server, which starts workers, is killed by signal: Killed. Linux kills")
+
+
+# ------------------------------------------------------------------------------------------------------ the fork server
+
+
+DATASET = """
+    import os, pathlib
+
+    class Parents:
+        '''Whether the process that forked this worker has torch.'''
+        def __len__(self): return 2
+        def __getitem__(self, i):
+            return "libtorch" in pathlib.Path(f"/proc/{os.getppid()}/maps").read_text()
+"""
+LOADED = """
+        import shmloader
+        loader = shmloader.DataLoader(Parents(), batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+        print(list(loader), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "has_torch"),
+    [
+        ("pass", True),
+        ("multiprocessing.set_forkserver_preload(['json'])", False),
+        pytest.param("multiprocessing.set_forkserver_preload([])", False, marks=pytest.mark.long),
+        pytest.param("forkserver.ensure_running()", False, marks=pytest.mark.long),
+    ],
+    ids=["nothing", "a module of the user's", "nothing at all", "a server that runs"],
+)
+def test_the_fork_server_imports_torch_where_the_user_has_named_nothing(before: str, has_torch: bool) -> None:
+    ran = run_script(f"""{DATASET}
+    if __name__ == "__main__":
+        import multiprocessing
+        from multiprocessing import forkserver
+        {before}
+        {LOADED}
+    """)
+    assert (ran.status, ran.out.strip()) == (0, f"[{has_torch}, {has_torch}]"), ran.err
+
+
+def test_other_processes_of_the_fork_server_draw_other_numbers() -> None:
+    """NumPy before 2.0 brings numpy.random with each import of torch, so the server has it."""
+    ran = run_script("""
+    import os, random
+    import numpy.random
+    import shmloader.worker.preloaded
+
+    for _ in range(2):
+        if os.fork() == 0:
+            print(numpy.random.random(), random.random(), flush=True)
+            os._exit(0)
+        os.wait()
+    """)
+    assert ran.status == 0 and len(set(ran.out.split())) == 4, ran.out + ran.err
