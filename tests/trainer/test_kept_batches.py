@@ -26,18 +26,19 @@ class Stream(IterableDataset[torch.Tensor]):
         return (torch.full((4,), index) for index in range(16))
 
 
-@pytest.mark.parametrize("left", ["at its end", "in mid-epoch", "closed"])
 @pytest.mark.parametrize(
-    "options",
+    ("options", "left"),
     [
-        {},
-        {"persistent_workers": True},
-        {"schedule": "steal"},
-        {"chunk_size": 1},
-        {"on_worker_death": "respawn", "on_bad_sample": "skip:1"},
-        {"batch_size": None},
-        {"stream": True},
-        {"in_order": False},
+        ({}, "in mid-epoch"),
+        ({"persistent_workers": True}, "at its end"),
+        ({"persistent_workers": True}, "closed"),
+        ({"schedule": "steal"}, "at its end"),
+        ({"chunk_size": 1}, "in mid-epoch"),
+        ({"on_worker_death": "respawn", "on_bad_sample": "skip:1"}, "in mid-epoch"),
+        ({"batch_size": None}, "closed"),
+        ({"stream": True}, "in mid-epoch"),
+        ({"stream": True}, "at its end"),
+        ({"in_order": False}, "closed"),
     ],
     ids=repr,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data.dataloader as torchs
-from conftest import BOTH, Augmented, assert_same_outcome
+from conftest import BOTH, Augmented
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
@@ -93,11 +93,6 @@ def test_every_batch_once_and_each_workers_in_order() -> None:
     for worker in range(3):
         indices = [index for by, index in got if by == worker]
         assert indices == sorted(indices) and indices
-
-
-@pytest.mark.parametrize("options", [{"batch_size": 2}, {"batch_size": 3, "shuffle": True, "persistent_workers": True}])
-def test_one_worker(options: dict[str, Any]) -> None:
-    assert_same_outcome(Augmented, num_workers=1, in_order=False, epochs=2, **options)
 
 
 class Stream(IterableDataset):
