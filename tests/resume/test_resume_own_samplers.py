@@ -1,227 +1,240 @@
-"""A sampler that keeps a state of its own, saved behind the last batch: nothing is left of the epoch but its end."""
+"""Samplers of the user's own: wherever a run is stopped, the rest of its epoch and the next one come after a resume."""
 
 from __future__ import annotations
 
-import itertools
+import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Augmented, assert_same, iterate, label
-from test_resume import resumed, rows, through_json
-from torch.utils.data import BatchSampler, Sampler
+import torch
+from conftest import iterate, label, seed_all
+from own_samplers import (
+    FORMS,
+    KINDS,
+    LENGTH,
+    OPTIONS,
+    BeginsAgain,
+    Cuts,
+    Numbered,
+    OfItsOwn,
+    ReadsInIter,
+    Yielded,
+    forms_of,
+    made,
+    sampler_in,
+)
+from resuming import Indices, flattened, global_states, numbers, pairwise, quiet, set_global_states, through_json
+from torch.utils.data import Sampler
 
 import shmloader
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    *quiet,
+    pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict"),
+    pytest.mark.filterwarnings("error:.* gave nothing after its state was loaded"),
 ]
+PLACES = ["in the first epoch", "before the first batch", "in mid-epoch", "behind the last batch", "between two epochs"]
 
 
-class Own(Sampler[int]):
-    """Starts over at its end, in another order, so its state there is that of the next epoch."""
+def check(kind: str, form: str, options: dict[str, Any], place: str, asks: bool) -> None:
+    """What follows a place is the same in the run that was stopped there and in the resumed one.
 
-    def __init__(self, length: int) -> None:
-        self.length, self.at, self.epoch = length, 0, 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.length:
-            self.at += 1
-            yield ((2 * self.epoch + 1) * self.at) % self.length
-        self.at, self.epoch = 0, self.epoch + 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
-class Late(Own):
-    """Starts over when it is asked for another epoch."""
-
-    def __iter__(self) -> Iterator[int]:
-        if self.at >= self.length:
-            self.at, self.epoch = 0, self.epoch + 1
-        while self.at < self.length:
-            self.at += 1
-            yield ((2 * self.epoch + 1) * self.at) % self.length
-
-
-class Batches(Sampler[list[int]]):
-    """A batch sampler whose state is that of what it batches: with a last batch that is not full, the next epoch's."""
-
-    def __init__(self, sampler: Own, size: int) -> None:
-        self.order, self.size = sampler, size
-
-    def __len__(self) -> int:
-        return -(-len(self.order) // self.size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for index in self.order:
-            batch.append(index)
-            if len(batch) == self.size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.order.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.order.load_state_dict(state)
+    Args:
+        kind: The sampler's.
+        form: What makes batches of its indices.
+        options: Other options of the loader.
+        place: Where the state is saved.
+        asks: Whether the loop saves states all along, and tells the resumed loader its epoch.
+    """
+    lacks_generator = isinstance(KINDS[kind](), OfItsOwn)
+    if lacks_generator and place in ("before the first batch", "between two epochs"):
+        return  # before a draw, its generator must be in its state: docs/resume.md
+    seed_all()
+    with made(KINDS[kind](), form, **options) as first:
+        epoch, count = int(place != PLACES[0]), {PLACES[0]: 2, PLACES[2]: 1}.get(place, 0)
+        if epoch:
+            first.set_epoch(0)
+            count = len(numbers(iterate(first))) if place == "behind the last batch" else count
+        first.set_epoch(epoch)
+        if asks:
+            first.state_dict()
+        batches = None if place == "between two epochs" else iter(first)
+        numbers([] if batches is None else batches, count)
+        state, generators = first.state_dict(), global_states()
+        assert (state["epoch"], state["batches"], state["begun"]) == (epoch, count, batches is not None)
+        rest = numbers(iterate(first) if batches is None else batches)
+        first.set_epoch(epoch + 1)
+        following = numbers(iterate(first))
+    before = copy.deepcopy(state := through_json(state))
+    seed_all(8)
+    with made(KINDS[kind](), form, **options) as again:
+        set_global_states(generators)
+        again.load_state_dict(state)
+        assert through_json(again.state_dict()) == state
+        if asks:
+            again.set_epoch(epoch)
+        assert numbers(iterate(again)) == rest
+        again.set_epoch(epoch + 1)
+        if not (lacks_generator and asks):  # else it is a draw behind: docs/resume.md
+            assert numbers(iterate(again)) == following
+    assert state == before
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {"num_workers": 0},
-    {"num_workers": 0, "device": "cpu", "on_device": dict},
-    {"num_workers": 2},
-    {"num_workers": 2, "chunk_size": 2},
-    {"num_workers": 2, "schedule": "steal"},
-    {"num_workers": 1, "in_order": False},
-    {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 2, "device": "cpu", "on_device": dict},
-]
-
-KINDS: dict[str, Any] = {
-    "a partial batch": lambda kind, length: {"sampler": kind(length), "batch_size": 4},
-    "no batches": lambda kind, length: {"sampler": kind(length), "batch_size": None},
-    "dropped": lambda kind, length: {"sampler": kind(length), "batch_size": 4, "drop_last": True},
-    "batches": lambda kind, length: {"batch_sampler": BatchSampler(kind(length), 4, False)},
-    "its own batches": lambda kind, length: {"batch_sampler": Batches(kind(length), 4)},
-}
+@pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind in KINDS for form in forms_of(kind)])
+def test_the_rest_and_the_next_epoch(kind: str, form: str) -> None:
+    for at, place in enumerate(PLACES):
+        check(kind, form, {"num_workers": 0}, place, asks=(at + len(form)) % 2 > 0)
+    check(kind, form, {"device": "cpu", "on_device": copy.copy}, PLACES[2], False)
 
 
-def behind_the_last_batch() -> list[Any]:
-    """All, of which those are short that differ in one thing from what the other ways through the ring have too."""
-    cases = []
-    for options, sampler, kind in itertools.product(OPTIONS, KINDS, (Own, Late)):
-        if sampler == "no batches" and "chunk_size" in options:
-            continue  # chunks are of batches
-        is_short = (options == OPTIONS[0] and kind is Own) or (sampler, kind) == ("a partial batch", Late)
-        marks = () if is_short else pytest.mark.long
-        cases.append(
-            pytest.param(options, sampler, kind, marks=marks, id=f"{label(options)}-{sampler}-{kind.__name__}")
-        )
-    return cases
+def with_workers() -> list[Any]:
+    """Each two meet; with the options that others differ from, it is short."""
+    others = ("random", "a random.Random", "a RandomState", "a Philox", "longer", "a buffer over random")
+    kinds = [kind for kind in KINDS if kind not in others]
+    axes = [kinds, list(FORMS), OPTIONS[1:], PLACES, [False, True]]
+
+    def may_be(case: Any) -> bool:
+        kind, form, options, *_ = case
+        return form in forms_of(kind) and ("chunk_size" not in options or form not in ("samples", "batches of batches"))
+
+    return [
+        pytest.param(*case, marks=() if case[2] == OPTIONS[1] else pytest.mark.long) for case in pairwise(axes, may_be)
+    ]
 
 
-@pytest.mark.parametrize(("options", "sampler", "kind"), behind_the_last_batch())
-def test_saved_behind_the_last_batch(options: dict[str, Any], sampler: str, kind: Any) -> None:
-    def made() -> Any:
-        return shmloader.DataLoader(Augmented(10), **options, **KINDS[sampler](kind, 10))
-
-    with made() as whole:
-        expected = [iterate(whole) for _ in range(3)]
-    places = {1, len(expected[1]) - 1} if len(options) == 1 else set()  # the same everywhere but at the end
-    for after in places | {len(expected[1])}:
-        with made() as first:
-            iterate(first)
-            batches = iter(first)
-            for _ in range(after):
-                next(batches)
-            state = through_json(first.state_dict())
-            assert state["epoch"] == 1 and state["begun"]
-        again = made()
-        with again:
-            again.load_state_dict(state)
-            assert through_json(again.state_dict()) == state
-            got = [iterate(again), iterate(again)]
-        assert order(got) == order([expected[1][after:], expected[2]]), after
+@pytest.mark.parametrize(("kind", "form", "options", "place", "asks"), with_workers(), ids=label)
+def test_with_workers(kind: str, form: str, options: dict[str, Any], place: str, asks: bool) -> None:
+    check(kind, form, options, place, asks)
 
 
-CHANGED = [(sampler, {}) for sampler in KINDS] + [
-    ("a partial batch", {"batch_size": 3}),
-    ("dropped", {"batch_size": 3}),
-]
+WITH_WORKERS = ["torch's generator", "a pool", "starts over", "yielded", "restarting", "begins again", "cuts"]
 
 
-@pytest.mark.parametrize("kind", [Own, Late])
-@pytest.mark.parametrize(("sampler", "changed"), CHANGED, ids=label)
-def test_saved_behind_the_last_batch_of_a_resumed_epoch(sampler: str, changed: dict[str, Any], kind: Any) -> None:
-    """There, fewer indices are left than the sampler has; and another number of batches, with another batch size."""
+@pytest.mark.parametrize(("kind", "workers"), [*((kind, 0) for kind in KINDS), *((kind, 2) for kind in WITH_WORKERS)])
+def test_whole_epochs_are_torchs(kind: str, workers: int) -> None:
+    """torch's iterators with workers begin the sampler twice, and so do ours."""
+    form = forms_of(kind)[-1]
+    epochs: list[Any] = []
+    starts: list[Any] = []
+    for theirs in (True, False):
+        seed_all()
+        sampler, number = KINDS[kind](), workers
+        if theirs and hasattr(sampler, "__next__"):
+            number = 0  # with workers, torch asks it behind its end
+        package = torch.utils.data if theirs else shmloader
+        loader: Any = package.DataLoader(Indices(LENGTH), num_workers=number, **FORMS[form](sampler))
+        epochs.append([])
+        for epoch in range(3):
+            if hasattr(sampler_in(loader), "set_epoch"):
+                sampler_in(loader).set_epoch(epoch)
+            epochs[-1].append(numbers(iterate(loader)))
+        starts.append(getattr(sampler_in(loader), "starts", None))
+        loader._iterator = None
+    assert epochs[1] == epochs[0]
+    assert starts in ([None, None], [3, 6 if workers else 3])
 
-    def made(state: Any = None) -> Any:
-        loader = shmloader.DataLoader(Augmented(10), **KINDS[sampler](kind, 10) | ({} if state is None else changed))
-        if state is not None:
-            loader.load_state_dict(state)
+
+REPEATED = [kind for kind in KINDS if kind != "a buffer over random"]  # it draws in mid-epoch from a global generator
+
+
+@pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind in REPEATED for form in forms_of(kind)])
+def test_saved_again_in_a_resumed_epoch(kind: str, form: str) -> None:
+    """Before its first batch, when the sampler may return an older place; behind some; and where nothing is left."""
+
+    def resumed(state: Any) -> Any:
+        loader = made(KINDS[kind](), form, **({"batch_size": 3} if form == "batches" else {}))
+        set_global_states(generators)
+        loader.load_state_dict(state)
         return loader
 
-    first = made()
-    next(iter(first))
-    state = through_json(first.state_dict())
-    rest, second = made(state), made(state)
-    count = len(iterate(rest))
-    expected = iterate(rest)
-    batches = iter(second)
-    for _ in range(count):
-        next(batches)
-    again = made(through_json(second.state_dict()))
-    assert order([iterate(again), iterate(again)]) == order([[], expected])
+    seed_all()
+    batches = iter(first := made(KINDS[kind](), form))
+    numbers(batches, 1)
+    state, generators = through_json(first.state_dict()), global_states()
+    del state["used_up"]  # an older version did not say whether indices were used up
+    places = [(1, state, flattened(numbers(batches)))]
+    following = flattened(numbers(iterate(first)))
+    for taken in (0, 1, 50, 0):
+        count, state, rest = places[-1]
+        taken = min(taken, len(numbers(resumed(state))))
+        batches = iter(again := resumed(state))
+        got = flattened(numbers(batches, taken))
+        assert got == rest[: len(got)]
+        places.append((count + taken, through_json(again.state_dict()), rest[len(got) :]))
+    assert places[-1][2] == []
+    for count, state, rest in places:
+        assert (state["epoch"], state["batches"]) == (0, count)
+        again = resumed(state)
+        assert flattened(numbers(iterate(again))) == rest
+        if not isinstance(KINDS[kind](), OfItsOwn):  # it may be a draw behind: docs/resume.md
+            assert flattened(numbers(iterate(again))) == following
 
 
-def order(epochs: list[Any]) -> list[Any]:
-    return [[batch["i"] if isinstance(batch["i"], int) else batch["i"].tolist() for batch in one] for one in epochs]
+@pytest.mark.parametrize("kind", [Numbered, BeginsAgain])
+def test_the_samplers_own_set_epoch_counts_after_a_load(kind: Any) -> None:
+    first = made(kind(), "samples")
+    iterate(first)
+    again = made(kind(), "samples")
+    again.load_state_dict(first.state_dict())
+    again.sampler.set_epoch(2)
+    assert numbers(again) == [at * 7 % 10 for at in range(1, 11)]
 
 
-def test_saved_again_where_nothing_was_left() -> None:
-    def made(workers: int) -> Any:
-        return shmloader.DataLoader(Augmented(10), 4, sampler=Own(10), num_workers=workers)
-
-    first = made(0)
-    expected = [iterate(first), iterate(first)]
-    for workers in (0, 2):
-        with made(workers) as saved:
-            batches = iter(saved)
-            for _ in range(3):
-                next(batches)
-            state = saved.state_dict()
-        with made(workers) as second:
-            second.load_state_dict(state)
-            iter(second)
-            state = second.state_dict()
-            assert (state["epoch"], state["batches"]) == (0, 3)
-        assert rows(resumed(made(workers), state, 2)) == rows([[], expected[1]])
+@pytest.mark.parametrize("form", ["samples", "dropped"])
+@pytest.mark.parametrize("kind", [Yielded, Cuts, Numbered, ReadsInIter])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_persistent_workers_have_saved_it(workers: int, kind: Any, form: str) -> None:
+    """The state then has their seed, so torch's iterator begins before the state is loaded into the sampler."""
+    with made(kind(), form, num_workers=1, persistent_workers=True) as first:
+        numbers(iterate(first))
+        state = through_json(first.state_dict())
+        expected = numbers(iterate(first))
+    with made(kind(), form, num_workers=workers) as again:
+        again.load_state_dict(state)
+        assert numbers(iterate(again)) == expected
 
 
-def test_a_state_of_an_older_version_is_read() -> None:
-    """It did not say whether indices were used up."""
-    with shmloader.DataLoader(Augmented(10), 4, sampler=Own(10)) as first:
-        batches = iter(first)
-        next(batches)
+class Stuck(Yielded):
+    """Stays at its end after a load."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(()) if self.first else super().__iter__()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_stays_at_its_end(workers: int) -> None:
+    with made(Stuck(), "samples", num_workers=workers) as first:
+        iterate(first)
         state = first.state_dict()
-        rest = list(batches)
-    del state["used_up"]
-    again = shmloader.DataLoader(Augmented(10), 4, sampler=Own(10))
-    assert_same(order(resumed(again, state)), order([rest]))
+    with made(Stuck(), "samples", num_workers=workers) as again, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.load_state_dict(state)
+        assert [list(again), list(again)] == [[], []]
+    found = [each for each in caught if "gave nothing" in str(each.message)]
+    assert [(each.category, each.filename) for each in found] == [(RuntimeWarning, __file__)]
+    assert str(found[0].message).startswith("Stuck, of length 10, gave nothing after its state was loaded, in two")
 
 
-class Longer(Own):
-    """Gives more than its length says."""
+def test_an_empty_sampler_is_not_asked_twice() -> None:
+    class Empty(Yielded):
+        starts = 0
 
-    def __len__(self) -> int:
-        return 4
+        def __len__(self) -> int:
+            return 0
 
+        def __iter__(self) -> Iterator[int]:
+            self.starts += 1
+            return iter(())
 
-def test_a_sampler_that_gives_more_than_its_length() -> None:
-    def made() -> Any:
-        return shmloader.DataLoader(Augmented(10), None, sampler=Longer(10))
-
-    expected = order([iterate(made())])[0]
-    assert len(expected) == 10
-    first = made()
-    batches = iter(first)
-    for _ in range(4):
-        next(batches)
-    state = first.state_dict()
-    assert order([list(batches)]) == [expected[4:]]
-    assert order(resumed(made(), state)) == [expected[4:]]
+    loader = made(Empty(), "samples")
+    iterate(loader)
+    loader.load_state_dict(loader.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(loader) == []
+    assert loader.sampler.starts == 2
 
 
 class Raises(Sampler[int]):
@@ -234,12 +247,9 @@ class Raises(Sampler[int]):
 
 def test_a_sampler_that_raises_has_ended_as_in_torch() -> None:
     """A loop that passes over errors must come to an end, also where the epoch was resumed."""
-    loader = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
-    iterator = iter(loader)
-    state = loader.state_dict()
-    del iterator
-    resumed = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
-    resumed.load_state_dict(state)
+    loader, resumed = made(Raises()), made(Raises())
+    iter(loader)
+    resumed.load_state_dict(loader.state_dict())
     for iterator in iter(loader), iter(resumed):
         with pytest.raises(ValueError, match="no order"):
             next(iterator)
