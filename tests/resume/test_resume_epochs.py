@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import Augmented, iterate, label
+from own_streams import Hers
+from resuming import quiet
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 import shmloader
 from shmloader.resume import epochs
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = quiet
 
 
 class EpochDataset(Augmented):
@@ -291,80 +293,10 @@ def test_another_epoch_than_the_loaded_one_comes_whole_with_a_warning() -> None:
                 assert len(list(loader)) == 3
 
 
-class Tells(IterableDataset[int]):
-    """A stream whose state holds its epoch.  Like Hugging Face's, it loads a place only for the epoch of that place."""
-
-    def __init__(self) -> None:
-        self._epoch, self._at = 0, 0
-        self._start: dict[str, int] | None = None
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        info = torch.utils.data.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        numbers = range(100 * self._epoch + first, 100 * self._epoch + 24, step)
-        same = self._start is not None and self._start["epoch"] == self._epoch
-        self._at = self._start["at"] if same and self._start is not None else 0
-        while self._at < len(numbers):
-            self._at += 1
-            yield numbers[self._at - 1]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "at": self._at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._start = state
-
-
-class TakesEpoch(Tells):
-    """It gets its epoch from the state, too."""
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        super().load_state_dict(state)
-        self._epoch = state["epoch"]
-
-
-@pytest.mark.parametrize("numbers", ["each", "first", "datasets", "none"])
-@pytest.mark.parametrize("dataset", [Tells, TakesEpoch])
-def test_a_resumed_stream_begins_its_later_epochs_at_their_beginning(dataset: Any, numbers: str) -> None:
-    for workers, persistent in ((0, False), (2, False), (2, True)):
-
-        def made(workers: int = workers, persistent: bool = persistent) -> Any:
-            return shmloader.DataLoader(dataset(), 4, num_workers=workers, persistent_workers=persistent)
-
-        def said(loader: Any, epoch: int) -> int:
-            """The number that the stream has in this epoch."""
-            if numbers == "each" or (numbers == "first" and epoch == 3):
-                loader.set_epoch(epoch)
-            if numbers == "datasets":
-                loader.dataset.set_epoch(epoch)
-            return {"each": epoch, "datasets": epoch, "first": 3, "none": 0}[numbers]
-
-        with made() as first:
-            number = said(first, 3)
-            batches = iter(first)
-            got = [*next(batches).tolist(), *next(batches).tolist()]
-            state = first.state_dict()
-        with made() as second:
-            second.load_state_dict(state)
-            got += [number for batch in second for number in batch.tolist()]
-            assert sorted(got) == list(range(100 * number, 100 * number + 24)), (workers, persistent)
-            for epoch in (4, 5):
-                number = said(second, epoch)
-                got = sorted(number for batch in second for number in batch.tolist())
-                assert got == list(range(100 * number, 100 * number + 24)), (workers, persistent, epoch)
-
-
 def test_a_state_from_the_end_of_a_stream_does_not_leave_an_earlier_state_in_the_dataset() -> None:
-    def made() -> Any:
-        return shmloader.DataLoader(Tells(), 10)
-
-    first, states = made(), []
-    for _ in first:
-        states.append(first.state_dict())
-    second = made()
+    first = shmloader.DataLoader(Hers(24), 10)
+    states = [first.state_dict() for _ in first]
+    second = shmloader.DataLoader(Hers(24), 10)
     second.load_state_dict(states[0])
     assert len(list(second)) == 2
     second.load_state_dict(states[2])

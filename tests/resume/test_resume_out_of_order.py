@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_resume import through_json
-from torch.utils.data import Dataset, IterableDataset
+from resuming import quiet, through_json
+from torch.utils.data import Dataset
 
 import shmloader
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+pytestmark = quiet
 RAISES = (
     r"state_dict\(\) in mid-epoch needs batches in order, but got in_order=False with 2 workers. Save the state "
     r"between two epochs, or use schedule='steal' in place of in_order=False"
@@ -90,24 +90,6 @@ def test_there_is_a_state_where_the_order_is_kept(options: dict[str, Any]) -> No
         got = next(batches).tolist()
         state = through_json(made.state_dict())
     with loader() as again:
-        again.load_state_dict(state)
-        assert sorted(got + torch.cat(list(again)).tolist()) == list(range(20))
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        info = torch.utils.data.get_worker_info()
-        return iter(range(0 if info is None else info.id, 20, 1 if info is None else info.num_workers))
-
-
-def test_each_stream_keeps_its_own_order() -> None:
-    got = []
-    with shmloader.DataLoader(Stream(), 2, num_workers=2, in_order=False) as made:
-        batches = iter(made)
-        for _ in range(3):
-            got += next(batches).tolist()
-        state = through_json(made.state_dict())
-    with shmloader.DataLoader(Stream(), 2, num_workers=2, in_order=False) as again:
         again.load_state_dict(state)
         assert sorted(got + torch.cat(list(again)).tolist()) == list(range(20))
 

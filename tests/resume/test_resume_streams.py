@@ -1,184 +1,246 @@
-"""Iterable datasets: each worker's copy says where it is behind each batch, and goes on from there."""
+"""Streams: each state has the place of each stream, wherever it is saved: in an epoch, and between two."""
 
 from __future__ import annotations
 
 import itertools
-import json
+import os
+import signal
+import sys
 import time
-from collections.abc import Iterator
+import warnings
 from typing import Any
 
 import pytest
-import torch
-from conftest import Passes, assert_same, iterate, seed_all
-from torch.utils.data import IterableDataset, get_worker_info
+from conftest import Passes, iterate, label, seed_all
+from own_streams import (
+    LENGTH,
+    Counting,
+    CountingAtIter,
+    Hers,
+    HersToldItself,
+    HersToldOnce,
+    HersUntold,
+    IteratorIsModule,
+    Module,
+    ModuleWithState,
+    Numbers,
+    OfPlaces,
+    Plain,
+    Restarts,
+    TakesEpoch,
+    loader,
+    shuffled,
+    tell,
+)
+from resuming import flattened, numbers, quiet, through_json
+from torch.utils.data import get_worker_info
 
 import shmloader
 from shmloader.device.prefetch import prefetcher
 from shmloader.resume import iterables
+from shmloader.ring import geometry
+from shmloader.ring.segment import Segment
+from shmloader.worker import state_costs
 
-LENGTH = 26
-
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
-
-def part() -> tuple[int, int]:
-    info = get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-class Plain(IterableDataset[int]):
-    """It does not say where it is; worker k's part ends early, so that parts are not equally long."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        self.length = length
-
-    def __iter__(self) -> Iterator[int]:
-        first, step = part()
-        return iter(range(first, self.length - 6 * (first % 2), step))
-
-
-class Stateful(Plain):
-    """It says where it is, in an attribute, and counts the samples that it has made."""
-
-    def __init__(self, length: int = LENGTH) -> None:
-        super().__init__(length)
-        self.at, self.made = 0, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        first, step = part()
-        numbers = range(first, self.length - 6 * (first % 2), step)
-        while self.at < len(numbers):
-            self.at += 1
-            self.made += 1
-            yield numbers[self.at - 1], self.made
-        self.at = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
-class Numbers:
-    """An iterator that says where it is."""
-
-    def __init__(self, numbers: range) -> None:
-        self.numbers, self.at = numbers, 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        if self.at >= len(self.numbers):
-            raise StopIteration
-        self.at += 1
-        return self.numbers[self.at - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
-
-
-class OfNumbers(Plain):
-    def __iter__(self) -> Iterator[int]:
-        first, step = part()
-        return Numbers(range(first, self.length - 6 * (first % 2), step))
-
-
-def loader(dataset: Any, workers: int, **options: Any) -> shmloader.DataLoader[Any]:
-    if not workers:
-        options = {k: v for k, v in options.items() if k not in ("persistent_workers", "multiprocessing_context")}
-    return shmloader.DataLoader(dataset, **{"batch_size": 3, **options}, num_workers=workers)
-
-
-def first(batch: Any) -> list[int]:
-    numbers = batch[0] if isinstance(batch, (list, tuple)) else batch
-    return numbers.tolist() if isinstance(numbers, torch.Tensor) else [numbers]
-
-
-def whole(dataset: Any, workers: int, **options: Any) -> list[list[int]]:
-    with loader(dataset(), workers, **options) as made:
-        return [first(batch) for batch in made]
-
-
-KINDS = pytest.mark.parametrize("dataset", [Plain, Stateful, OfNumbers])
-quiet = pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
-
-
-@quiet
-@KINDS
-@pytest.mark.parametrize(
-    ("workers", "options"),
-    [
-        (0, {}),
-        pytest.param(1, {}, marks=pytest.mark.long),
-        (2, {}),
-        pytest.param(3, {"drop_last": True}, marks=pytest.mark.long),
-        pytest.param(2, {"batch_size": None}, marks=pytest.mark.long),
-        pytest.param(2, {"persistent_workers": True}, marks=pytest.mark.long),
-        pytest.param(2, {"prefetch_factor": 5}, marks=pytest.mark.long),
-        pytest.param(2, {"device": "cpu", "on_device": lambda batch: batch}, marks=pytest.mark.long),
-        (0, {"device": "cpu", "on_device": lambda batch: batch}),
-    ],
+pytestmark = quiet
+without_warnings = pytest.mark.filterwarnings(
+    "error:the (dataset|sampler|loaded state) ", "error:the state of this loader lacks"
 )
-def test_the_rest_is_the_same(dataset: Any, workers: int, options: dict[str, Any]) -> None:
-    expected = whole(dataset, workers, **options)
-    for after in sorted({0, 1, 4, len(expected) - 1, len(expected)}):
-        with loader(dataset(), workers, **options) as one:
-            batches = iter(one)
-            for _ in range(after):
-                next(batches)
-            state = json.loads(json.dumps(one.state_dict()))
-        assert state["batches"] == after
+
+
+def saved(made: Any) -> dict[str, Any]:
+    return through_json(made.state_dict())  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------- what follows each place
+
+WITHOUT_STATE = [Plain, Restarts, Module, IteratorIsModule]
+COUNTING = [Counting, CountingAtIter]
+TOLD = [Hers, HersToldOnce, HersToldItself, TakesEpoch]
+KINDS = [*WITHOUT_STATE, Numbers, OfPlaces, ModuleWithState, *COUNTING, *TOLD, HersUntold]
+DEVICE = {"device": "cpu", "on_device": lambda batch: batch}
+PERSISTENT = {"persistent_workers": True}
+SHORT: list[Any] = [(0, {}), (0, DEVICE)]
+LONG: list[Any] = [
+    (1, {}),
+    (2, PERSISTENT),
+    (3, {"drop_last": True, "prefetch_factor": 1}),
+    (3, {**PERSISTENT, "prefetch_factor": 1}),
+    (2, {"batch_size": None, "prefetch_factor": 1}),
+    (2, {"prefetch_factor": 5, **DEVICE}),
+]
+
+
+def cases() -> list[Any]:
+    """Without workers each kind; with two of them those that differ most; of the other ways each with every third."""
+    found: list[Any] = [(kind, workers, options, ()) for kind in KINDS for workers, options in SHORT]
+    found += [(kind, 2, {}, ()) for kind in (Plain, Numbers, OfPlaces, Module, ModuleWithState, Hers)]
+    found += [(kind, 2, PERSISTENT, ()) for kind in (Counting, HersUntold)]
+    for (at, kind), (way, (workers, options)) in itertools.product(enumerate(KINDS), enumerate(LONG)):
+        if (at + way) % 3 == 0:
+            found.append((kind, workers, options, pytest.mark.long))
+    found.append((ModuleWithState, 1, {"multiprocessing_context": "forkserver"}, pytest.mark.long))
+    return [
+        pytest.param(*case[:3], id=f"{case[0].__name__}-{case[1]}-{label(case[2])}", marks=case[3]) for case in found
+    ]
+
+
+def each_place(dataset: Any, workers: int, options: dict[str, Any]) -> Any:
+    """All batches of three epochs, and a state of each place: the epoch, how many batches, and the state."""
+    ran: list[list[Any]] = []
+    states = []
+    with loader(dataset(), workers, **options) as made:
+        for epoch in range(3):
+            tell(made, epoch)
+            ran.append([])
+            states.append((epoch, 0, saved(made)))
+            batches = iter(made)
+            states.append((epoch, 0, saved(made)))
+            for batch in batches:
+                ran[-1] += numbers([batch])
+                states.append((epoch, len(ran[-1]), saved(made)))
+                assert states[-1][2]["batches"] == len(ran[-1])
+    return ran, states
+
+
+@pytest.mark.parametrize(("dataset", "workers", "options"), cases())
+def test_what_follows_each_place(dataset: Any, workers: int, options: dict[str, Any]) -> None:
+    warnings.filterwarnings("ignore" if dataset in WITHOUT_STATE else "error", "the (dataset|loaded state) ")
+    warnings.filterwarnings("error", "the state of this loader lacks")
+    ran, states = each_place(dataset, workers, options)
+    lives_on = not workers or "persistent_workers" in options
+    assert (ran[0] != ran[1]) == (dataset in TOLD or (dataset in COUNTING and lives_on))
+    last = len(ran[0])
+    chosen = {(0, 0), (0, 1), (0, last), (1, 0), (1, 4), (1, last - 1)} if workers else None
+    for epoch, behind, state in states:
+        if epoch == 2 or not (chosen is None or (epoch, behind) in chosen):
+            continue
+        expected = [ran[epoch][behind:], *ran[epoch + 1 :]]
         with loader(dataset(), workers, **options) as other:
             other.load_state_dict(state)
-            again = iter(other)
-            got = [first(batch) for batch in itertools.islice(again, 2)]
-            state = other.state_dict()  # a second time in this epoch
-            got += [first(batch) for batch in again]
-            assert got == expected[after:]
-            assert other.state_dict()["begun"] is False
-            if not options.get("persistent_workers"):
-                assert [first(batch) for batch in other] == expected, "the next epoch comes whole"
-        with loader(dataset(), workers, **options) as third:
-            third.load_state_dict(state)
-            assert [first(batch) for batch in third] == (expected[after + 2 :] if state["begun"] else expected)
+            got = []
+            for number in range(state["epoch"], 3):
+                tell(other, number)
+                batches = iter(other)
+                got.append(numbers(batches, 1))
+                if number == state["epoch"]:
+                    again = saved(other)
+                got[-1] += numbers(batches)
+        assert got == expected, (epoch, behind, state["streams"])
+        if behind:
+            with loader(dataset(), workers, **options) as third:
+                third.load_state_dict(again)
+                tell(third, again["epoch"])
+                assert numbers(third) == (expected[0][1:] if again["begun"] else expected[1])
 
 
-@KINDS
-def test_out_of_order_nothing_is_lost_and_nothing_repeated(dataset: Any) -> None:
-    iterables._warned.add(dataset.__name__)
-    expected = sorted(itertools.chain(*whole(dataset, 3)))
-    for after in (1, 4, 6):
-        with loader(dataset(), 3, in_order=False) as one:
-            batches = iter(one)
-            had = [k for _ in range(after) for k in first(next(batches))]
-            state = one.state_dict()
-        with loader(dataset(), 3, in_order=False) as other:
+@pytest.mark.parametrize(
+    ("workers", "prefetch", "in_order", "keeps"),
+    [
+        *((1, 2, True, False), (2, 2, True, False), (2, 1, True, False), (3, 4, False, False)),
+        pytest.param(1, 4, True, True, marks=pytest.mark.long),
+        pytest.param(2, 4, False, True, marks=pytest.mark.long),
+        pytest.param(3, 1, False, False, marks=pytest.mark.long),
+        pytest.param(3, 2, True, True, marks=pytest.mark.long),
+    ],
+)
+@without_warnings
+def test_each_state_has_the_place_of_each_stream(workers: int, prefetch: int, in_order: bool, keeps: bool) -> None:
+    """With more batches than there are cells, some of which are kept, so that slots are short."""
+    had, all_kept = [0] * workers, []
+    with loader(Numbers(90), workers, prefetch_factor=prefetch, in_order=in_order) as made:
+        for batch in made:
+            had[int(batch[0]) % workers] += len(batch)
+            if keeps:
+                all_kept.append(batch)
+            (streams,) = made.state_dict()["streams"]
+            for stream, count in zip(streams, had, strict=True):
+                if stream["batches"] and not stream["ended"]:
+                    assert (stream["state"]["dataset"]["at"], stream["samples"]) == (count, count)
+                elif stream["batches"]:
+                    assert stream["state"]["dataset"]["at"] in (0, count)
+
+
+def test_a_sequence_without_a_cell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one cell less than is proved to be enough, none is left out in silence."""
+    monkeypatch.setattr(geometry, "cells_for", lambda entries, workers: entries + workers)
+    with loader(Numbers(90), 1) as made, pytest.raises(SystemError, match="no cell for a stream's state"):
+        list(made)
+
+
+def test_a_state_that_lacks_a_stream_warns_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Segment.commit_state
+
+    def refused(self: Segment, cell: int, size: int) -> int:
+        if get_worker_info().id == 1:
+            raise MemoryError("no pages")
+        return commit(self, cell, size)
+
+    monkeypatch.setattr(Segment, "commit_state", refused)
+    with loader(Numbers(), 2) as one:
+        batches = iter(one)
+        had = [next(batches)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            one.state_dict()  # worker 1 has given nothing yet
+        had.append(next(batches))
+        with pytest.warns(RuntimeWarning, match="lacks the place of 1 of its streams.*worker 1.*make /dev/shm larger"):
+            state = saved(one)
+        rest = list(batches)
+    monkeypatch.undo()
+    with loader(Numbers(), 2) as other:
+        with pytest.warns(RuntimeWarning, match="lacks the place of Numbers in worker 1"):
             other.load_state_dict(state)
-            had += [k for batch in other for k in first(batch)]
-        assert sorted(had) == expected
+        assert flattened(list(other)) == flattened(rest), "it is read through"
+
+
+@without_warnings
+@pytest.mark.parametrize("death", ["raise", "respawn"])  # which a stream's worker cannot
+def test_a_run_goes_on_from_where_a_worker_died(death: str) -> None:
+    with loader(Numbers(60), 2) as one:
+        expected = list(one)
+    had = []
+    with loader(Numbers(60), 2, on_worker_death=death) as one:
+        batches: Any = iter(one)
+        had += [next(batches) for _ in range(3)]
+        os.kill(batches._workers[1].pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="killed by signal"):
+            while True:
+                had.append(next(batches))
+        state = saved(one)
+    with loader(Numbers(60), 2) as other:
+        other.load_state_dict(state)
+        assert flattened([*had, *other]) == flattened(expected)
+
+
+@pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
+@pytest.mark.parametrize("dataset", [Plain, Numbers, OfPlaces, Counting])
+def test_out_of_order_each_sample_comes_once(dataset: Any) -> None:
+    options = {"in_order": False, "persistent_workers": dataset is Counting}
+    for after in (0, 1, 4):
+        with loader(dataset(), 3, **options) as one:
+            batches = iter(one)
+            had = flattened(numbers(batches, after))
+            state = saved(one)
+        with loader(dataset(), 3, **options) as other:
+            other.load_state_dict(state)
+            had += flattened(list(other))
+            assert sorted(had) == sorted(flattened(list(other)))
 
 
 def test_no_sample_is_made_again() -> None:
-    with loader(Stateful(), 2) as one:
-        batches = iter(one)
-        for _ in range(3):
-            next(batches)
+    with loader(Numbers(), 0) as one:
+        numbers(iter(one), 3)
         state = one.state_dict()
-    with loader(Stateful(), 2) as other:
+    with loader(dataset := Numbers(), 0) as other:
         other.load_state_dict(state)
-        _, made = next(iter(other))
-        assert made.tolist() == [1, 2, 3], "the first that this worker has made"
+        next(iter(other))
+    assert dataset.made == 3
 
 
-def test_it_is_read_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_read_only_when_it_is_asked_for() -> None:
     """States stay in the ring's cells, of which there are always enough."""
-    with loader(Stateful(300), 2, prefetch_factor=3) as made:
+    with loader(Numbers(300), 2, prefetch_factor=3) as made:
         batches: Any = iter(made)
         cells = batches._ring.cells if hasattr(batches._ring, "cells") else None
         for count, _ in enumerate(batches, 1):
@@ -190,21 +252,65 @@ def test_it_is_read_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_epoch_that_was_left_keeps_its_place() -> None:
-    expected = whole(Stateful, 2)
-    made = loader(Stateful(), 2)
-    for count, _ in enumerate(made, 1):
+    expected = numbers(loader(Numbers(), 2))
+    for count, _ in enumerate(made := loader(Numbers(), 2), 1):
         if count == 3:
             break
     state = made.state_dict()
     assert [stream["state"]["dataset"] for stream in state["streams"][0]] == [{"at": 6}, {"at": 3}]
     made.load_state_dict(state)
     with made:
-        assert [first(batch) for batch in made] == expected[3:]
+        assert numbers(made) == expected[3:]
+
+
+def test_an_epoch_that_was_left_is_where_its_stream_is() -> None:
+    """Workers that persist go on from where they were in their streams, as in torch."""
+    options = {"persistent_workers": True}
+    with loader(Counting(), 2, **options) as one:
+        next(iter(one))
+        batches = iter(one)
+        state = saved(one)
+        expected = [batch.tolist() for batch in batches] + [batch.tolist() for batch in one]
+    with loader(Counting(), 2, **options) as other:
+        other.load_state_dict(state)
+        assert [batch.tolist() for _ in range(2) for batch in other] == expected
+
+
+def test_an_epoch_that_was_left_keeps_its_state_until_the_next_one() -> None:
+    with loader(Counting(), 2, persistent_workers=True) as made:
+        batches = iter(made)
+        next(batches)
+        before = saved(made)
+        iter(made)
+        assert saved(made)["epoch"] == before["epoch"] + 1
+
+
+def test_between_epochs_other_workers_may_go_on() -> None:
+    with loader(Counting(), 2, persistent_workers=True) as one:
+        list(one)
+        state = saved(one)
+        second = sorted(k for batch in one for k in batch.tolist())
+    assert [stream["state"]["dataset"] for stream in state["streams"][0]] == [{"at": 0, "epoch": 1}] * 2
+    with loader(Counting(), 1, persistent_workers=True) as other:
+        other.load_state_dict(state)
+        assert flattened(list(other)) == shuffled(list(range(LENGTH)), 1)
+    assert second
+
+
+def test_streams_that_differ_between_epochs_need_as_many_workers() -> None:
+    with loader(Counting(), 2, persistent_workers=True) as one:
+        list(one)
+        state = saved(one)
+    state["streams"][0][1]["state"]["dataset"]["epoch"] = 7
+    with loader(Counting(), 3) as other:
+        with pytest.warns(RuntimeWarning, match=r"at different places.*num_workers=3.*Give the loader num_workers=2"):
+            other.load_state_dict(state)
+        assert len([k for batch in other for k in batch.tolist()]) == LENGTH - 6 // 3
 
 
 def test_a_thread_that_is_ahead_is_not_the_user() -> None:
-    expected = whole(Stateful, 2)
-    with loader(Stateful(), 2) as one:
+    expected = numbers(loader(Numbers(), 2))
+    with loader(Numbers(), 2) as one:
         source: Any = iter(one)
         with prefetcher(one, source, Passes(), 3) as batches:
             next(batches)
@@ -212,9 +318,12 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
                 time.sleep(0.005)
             state = one.state_dict()
     assert (state["batches"], state["latest"]) == (1, 0)
-    with loader(Stateful(), 2) as other:
+    with loader(Numbers(), 2) as other:
         other.load_state_dict(state)
-        assert [first(batch) for batch in other] == expected[1:]
+        assert numbers(other) == expected[1:]
+
+
+# ------------------------------------------------------------------------------------------- refused, warned of, raised
 
 
 def test_a_stream_without_a_state_is_warned_of_once() -> None:
@@ -230,53 +339,79 @@ def test_a_stream_without_a_state_is_warned_of_once() -> None:
 
 @pytest.mark.parametrize(("workers", "others"), [(2, 3), (0, 2), (2, 0)])
 def test_other_workers_are_refused(workers: int, others: int) -> None:
-    with loader(Stateful(), workers) as one:
+    with loader(Numbers(), workers) as one:
         next(iter(one))
         state = one.state_dict()
     says = f"{workers} workers were reading.*num_workers={others}.*Give the loader num_workers={workers}"
     with pytest.raises(ValueError, match=says):
-        loader(Stateful(), others).load_state_dict(state)
-    with loader(Stateful(), workers) as one:
+        loader(Numbers(), others).load_state_dict(state)
+    with loader(Numbers(), workers) as one:
         iterate(one)
         state = one.state_dict()
-    with loader(Stateful(), others) as other:  # between epochs, nobody has a part
+    with loader(Numbers(), others) as other:  # between epochs, nobody has a part
         other.load_state_dict(state)
-        assert len([k for batch in other for k in first(batch)]) >= 20
+        assert len(flattened(list(other))) >= 20
 
 
 def test_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
-    made = loader(Stateful(), 0)
+    made = loader(Numbers(), 0)
     next(iter(made))
     state = made.state_dict()
     assert state["rank"] == 0
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(ValueError, match=r"that of rank 0, and this is rank 1.*Save a state on each rank"):
-        loader(Stateful(), 0).load_state_dict(state)
+        loader(Numbers(), 0).load_state_dict(state)
 
 
-class Fails(Stateful):
+class CannotSay(Numbers):
+    """It raises what cannot be pickled."""
+
+    def state_dict(self) -> dict[str, Any]:
+        class Unheard(Exception):
+            pass
+
+        raise Unheard("it cannot say")
+
+
+class Fails(Numbers):
     def state_dict(self) -> dict[str, Any]:
         raise ValueError("it cannot say")
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_state_dict_raises_is_raised_when_it_is_asked_for(workers: int) -> None:
-    with loader(Fails(), workers) as made:
+AS_TEXT = r"^Caught Unheard in DataLoader worker process 0\.\n(.|\n)*it cannot say"
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "error", "says"),
+    [(Fails, 0, ValueError, "it"), (Fails, 1, ValueError, "it cannot say"), (CannotSay, 1, RuntimeError, AS_TEXT)],
+)
+def test_what_state_dict_raises_is_raised_when_it_is_asked_for(kind: Any, workers: int, error: Any, says: str) -> None:
+    with loader(kind(), workers) as made:
         batches = iter(made)
         next(batches)
-        with pytest.raises(ValueError, match="it cannot say"):
+        with pytest.raises(error, match=says):
             made.state_dict()
-        assert len(list(batches)) == len(whole(Stateful, workers)) - 1
+        assert len(list(batches)) == -(-LENGTH // 3) - 1
 
 
-class Large(Stateful):
+def test_a_state_that_cannot_be_saved_between_epochs_is_a_warning() -> None:
+    with loader(CannotSay(), 1, persistent_workers=True) as made:
+        list(made)
+        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the end of the epoch"
+        with pytest.warns(RuntimeWarning, match=says):
+            state = made.state_dict()
+        assert (state["epoch"], state["streams"]) == (1, None)
+        iterables._warned.clear()
+
+
+class Large(Numbers):
     def state_dict(self) -> dict[str, Any]:
         return {"at": self.at, "more": "x" * (200_000 + 100_000 * self.at)}
 
 
 def test_states_may_be_large_and_grow() -> None:
-    expected = whole(Stateful, 2)
+    expected = numbers(loader(Numbers(), 2))
     with loader(Large(), 2) as one:
         batches = iter(one)
         for _ in range(4):
@@ -285,11 +420,55 @@ def test_states_may_be_large_and_grow() -> None:
     assert all(len(stream["state"]["dataset"]["more"]) == 800_000 for stream in state["streams"][0])
     with loader(Large(), 2) as other:
         other.load_state_dict(state)
-        assert [first(batch) for batch in other] == expected[4:]
+        assert numbers(other) == expected[4:]
 
 
 def test_seeding_each_sample_is_for_maps() -> None:
     with pytest.raises(ValueError, match="sample_seeds=True needs a map-style dataset, but got Plain"):
         shmloader.DataLoader(Plain(), sample_seeds=True)
     seed_all()
-    assert_same(whole(Plain, 0), whole(Plain, 1))
+    assert numbers(loader(Plain(), 0)) == numbers(loader(Plain(), 1))
+
+
+class Slow(ModuleWithState):
+    """Its state takes longer than its samples."""
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        time.sleep(0.02)
+        return super().state_dict()
+
+
+def print_warnings(worker: int) -> None:
+    """In a worker that has inherited pytest's list of warnings."""
+
+    def show(message: Any, category: Any, filename: str, line: int, file: Any = None, text: str | None = None) -> None:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, line, text))
+
+    warnings.showwarning = show
+    warnings.simplefilter("always")
+
+
+def warned(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "RuntimeWarning: the state of the stream" in line]
+
+
+@pytest.mark.parametrize("options", [{}, PERSISTENT, DEVICE], ids=label)
+def test_one_warning_where_the_state_takes_long(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state_costs, "LEAST", 0)
+    with loader(Slow(), 2, batch_size=1, worker_init_fn=print_warnings, **options) as made:
+        for _ in range(2):
+            iterate(made)
+    (line,) = warned(capfd.readouterr().err)
+    code = Slow.state_dict.__code__
+    assert line.startswith(f"{code.co_filename}:{code.co_firstlineno}: ")
+    assert "the state of the stream Slow takes" in line and "% of the time of worker 0" in line
+
+
+@pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
+@pytest.mark.parametrize("kind", [ModuleWithState, Module])
+def test_no_warning_where_it_is_cheap(kind: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with loader(kind(), 2, batch_size=1, worker_init_fn=print_warnings) as made:
+        iterate(made)
+    assert not warned(capfd.readouterr().err)
