@@ -1,15 +1,18 @@
-"""A state in mid-epoch records what decides the order, and a loader with another order does not load it."""
+"""A state in mid-epoch records what decides the order, and a loader with another order does not load it.
+
+That is the sampler with its arguments, the dataset's length, batch samplers inside others, and generators.
+"""
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from test_resume import through_json
+from conftest import iterate
+from resuming import Indices, after, flattened, quiet, rest_of, through_json
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -24,8 +27,8 @@ import shmloader
 from shmloader.resume.order import Order, order_in
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    *quiet,
+    pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict"),
 ]
 LENGTH = 47
 Made = Callable[[int], Any]
@@ -68,16 +71,6 @@ def loader(sampler: Any, size: int | None = 5, **options: Any) -> Any:
     return shmloader.DataLoader(range(200), size, sampler=sampler, **options)
 
 
-class Indices:
-    """A dataset that returns what it is asked for: an index, or a list of them."""
-
-    def __len__(self) -> int:
-        return 200
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
 def nested(
     size: int,
     inner: int = 3,
@@ -91,26 +84,6 @@ def nested(
     for each in (inner, *between):
         sampler = BatchSampler(sampler, each, drop_last)
     return shmloader.DataLoader(Indices(), size, sampler=sampler, num_workers=workers, collate_fn=list)  # type: ignore[arg-type]
-
-
-def flattened(value: Any) -> list[int]:
-    if isinstance(value, torch.Tensor):
-        value = value.tolist()
-    return [index for part in value for index in flattened(part)] if isinstance(value, list) else [value]
-
-
-def after(made: Any, count: int) -> tuple[list[int], dict[str, Any]]:
-    """The samples of the first batches, and the state after them."""
-    with made:
-        batches = iter(made)
-        got = flattened([next(batches) for _ in range(count)])
-        return got, through_json(made.state_dict())
-
-
-def rest_of(made: Any, state: dict[str, Any]) -> list[int]:
-    made.load_state_dict(state)
-    with made:
-        return flattened(list(made))
 
 
 # ------------------------------------------------------------------------------------------------- another length
@@ -227,13 +200,6 @@ def test_a_place_that_is_dropped_names_the_users_line(workers: int) -> None:
     assert [each.filename for each in caught if "at its beginning" in str(each.message)] == [__file__]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_other_ranks_have_the_same_length(ranks: int) -> None:
-    state = after(loader(DRAWN["DistributedSampler"](LENGTH)), 2)[1]
-    parts = [rest_of(loader(shmloader.DistributedSampler(range(LENGTH), ranks, k)), state) for k in range(ranks)]
-    assert len(set(itertools.chain(*parts))) == LENGTH - 20
-
-
 class Backwards(shmloader.DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         return reversed([*super().__iter__()])
@@ -271,14 +237,6 @@ def test_replacement_makes_another_order(before: bool, kind: Any) -> None:
     state = after(made(before), 2)[1]
     with pytest.raises(ValueError, match=f"ordered by {kind.__name__}( with replacement)?, and this loader's are by"):
         made(not before).load_state_dict(state)
-
-
-def test_shuffle_of_a_distributed_sampler_makes_another_order() -> None:
-    drawn, in_order = DRAWN["DistributedSampler"], IN_ORDER["DistributedSampler without shuffle"]
-    for before, now in ((drawn, in_order), (in_order, drawn)):
-        state = after(loader(before(LENGTH)), 2)[1]
-        with pytest.raises(ValueError, match="ordered by DistributedSampler"):
-            loader(now(LENGTH)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("sampler", [*DRAWN, *IN_ORDER])
@@ -320,40 +278,35 @@ class Late(Curriculum):
         return super().__iter__()
 
 
-class SometimesShuffled(shmloader.DistributedSampler):
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self.shuffle = epoch < 2
+def follows(kind: Any, name: str, value: Callable[[int], Any]) -> Any:
+    """A subclass whose set_epoch() sets one of its attributes."""
+
+    class Follows(kind):  # type: ignore[misc]
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+            setattr(self, name, value(epoch))
+
+    return Follows
 
 
-class SometimesTwice(RandomSampler):
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.replacement = epoch > 1
-
-
-class GrowingBatches(BatchSampler):
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batch_size = 2 + epoch
-
-
+SHARED = shmloader.DistributedSampler
 FOLLOWS_THE_EPOCH: dict[str, Callable[[], Any]] = {
     "its inner sampler": lambda: Curriculum(48),
     "an inner sampler made late": lambda: Late(48),
-    "shuffle": lambda: SometimesShuffled(range(48), 1, 0),
-    "replacement": lambda: SometimesTwice(range(48)),
-    "batch size": lambda: GrowingBatches(RandomSampler(range(48)), 2, False),
+    "shuffle": lambda: follows(SHARED, "shuffle", lambda epoch: epoch < 2)(range(48), 1, 0),
+    "seed": lambda: follows(SHARED, "seed", lambda epoch: 100 * epoch)(range(48), 1, 0),
+    "replacement": lambda: follows(RandomSampler, "replacement", lambda epoch: epoch > 1)(range(48)),
+    "batch size": lambda: follows(BatchSampler, "batch_size", lambda epoch: 2 + epoch)(
+        RandomSampler(range(48)), 2, False
+    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict")
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("what", FOLLOWS_THE_EPOCH)
+@pytest.mark.parametrize(
+    ("what", "workers"), [*((what, 0) for what in FOLLOWS_THE_EPOCH), ("an inner sampler made late", 1)]
+)
 def test_what_follows_the_epoch_is_not_refused(what: str, workers: int) -> None:
     """It may be another at the load than it was, or will be, in the epoch: set_epoch() and iter() come afterwards."""
 
@@ -430,9 +383,9 @@ def test_the_text_of_an_order(order: Order) -> None:
 # ------------------------------------------------------------------------------------- a batch sampler inside another
 
 
-@pytest.mark.parametrize("between", [(), (2,)])
-@pytest.mark.parametrize("now", [1, 2, 3])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "now", "between"), [(0, 1, ()), (0, 2, (2,)), (0, 3, ()), (2, 1, (2,)), (2, 3, ())]
+)
 def test_batches_of_lists_continue_with_another_batch_size(workers: int, now: int, between: tuple[int, ...]) -> None:
     torch.manual_seed(1)
     whole = after(nested(1, between=between), 16 if not between else 8)[0]
@@ -499,24 +452,13 @@ def test_an_inner_batch_sampler_on_one_side_only() -> None:
     with pytest.raises(ValueError, match=r"was none, and now it is BatchSampler\(3\)"):
         nested(2).load_state_dict(after(loader(RandomSampler(range(48))), 3)[1])
 
-    for sampler in (SequentialSampler(range(48)), Numbers()):
+    for sampler in (SequentialSampler(range(48)), InOrder(48)):
         state = after(loader(sampler), 3)[1]
         assert state["sampler"] == f"{type(sampler).__name__} alone"
         made = nested(2, sampler=sampler)
         with pytest.raises(ValueError, match=r"was none, and now it is BatchSampler\(3\)"):
             made.load_state_dict(state)
         made.load_state_dict({**state, "sampler": type(sampler).__name__})  # of an older version
-
-
-class Numbers(Sampler[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(48))
-
-    def __len__(self) -> int:
-        return 48
-
-
-def test_a_state_of_an_older_version_has_no_inner_batch_sampler() -> None:
     state = after(nested(2), 3)[1]
     assert rest_of(nested(2), {**state, "sampler": "RandomSampler"}) == rest_of(nested(2), state)
 
@@ -528,3 +470,179 @@ def test_one_batch_sampler_without_automatic_batching_may_have_another_size() ->
 
     got, state = after(made(5), 3)
     assert sorted(got + rest_of(made(3), state)) == list(range(48))
+
+
+# ------------------------------------------------------------------------------- arguments of a DistributedSampler
+
+
+@pytest.mark.parametrize("kind", [SHARED, torch.utils.data.DistributedSampler], ids=["ours", "torch's"])
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ({}, {"seed": 5}, "had seed=0, and this loader's has seed=5.*Give it seed=0 until the epoch is over"),
+        ({"seed": -2}, {"seed": 5}, "had seed=-2, and this loader's has seed=5"),
+        ({}, {"drop_last": True}, "had drop_last=False, and this loader's has drop_last=True"),
+        (
+            {"seed": 5, "drop_last": True},
+            {},
+            "had seed=5 and drop_last=True, and this loader's has seed=0 and drop_last=False",
+        ),
+        ({"shuffle": False}, {"shuffle": False, "drop_last": True}, "had drop_last=False, and this loader's has drop_"),
+    ],
+    ids=str,
+)
+def test_other_arguments_of_a_distributed_sampler_are_refused_in_mid_epoch(
+    kind: Any, was: dict[str, Any], now: dict[str, Any], says: str
+) -> None:
+    def made(options: dict[str, Any]) -> Any:
+        return loader(kind(range(LENGTH), 2, 0, **options))
+
+    got, state = after(made(was), 2)
+    with pytest.raises(ValueError, match=f"this state cannot be loaded: its DistributedSampler {says}"):
+        made(now).load_state_dict(state)
+    assert got + rest_of(made(was), state) == list(kind(range(LENGTH), 2, 0, **was))
+    whole = list(kind(range(LENGTH), 2, 0, **now))
+    first = made(was)
+    states = [through_json(first.state_dict())]  # none of these has a batch
+    batches = iter(first)
+    states.append(through_json(first.state_dict()))
+    list(batches)
+    states.append(through_json(first.state_dict()))
+    for each in states:
+        assert rest_of(made(now), each) == whole
+
+
+@pytest.mark.parametrize("kind", [SHARED, torch.utils.data.DistributedSampler], ids=["ours", "torch's"])
+def test_a_seed_means_nothing_without_a_shuffle(kind: Any) -> None:
+    made = [loader(kind(range(LENGTH), 2, 0, shuffle=False, seed=seed)) for seed in (1, 2)]
+    got, state = after(made[0], 2)
+    assert got + rest_of(made[1], state) == list(range(0, 47, 2))
+
+
+@pytest.mark.parametrize("text", ["DistributedSampler of 47 samples", "DistributedSampler without shuffle"])
+def test_a_state_of_an_older_version_has_no_arguments(text: str) -> None:
+    sampler = shmloader.DistributedSampler(range(LENGTH), 2, 0, "without" not in text, seed=5, drop_last=True)
+    got, state = after(loader(sampler), 2)
+    assert got + rest_of(loader(sampler), {**state, "sampler": text}) == list(sampler)
+
+
+# --------------------------------------------------------------------------------------------- a shorter dataset
+
+
+class InOrder(Sampler[Any]):
+    """The samples in order, or batches of them."""
+
+    def __init__(self, length: int, size: int = 1) -> None:
+        self.length, self.size = length, size
+
+    def __len__(self) -> int:
+        return -(-self.length // self.size)
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = range(self.length)
+        return iter(indices if self.size == 1 else [list(indices[k : k + self.size]) for k in indices[:: self.size]])
+
+
+SHORTER: dict[str, Callable[[int], dict[str, Any]]] = {
+    "in order": lambda length: {"batch_size": 5, "sampler": SequentialSampler(range(length))},
+    "drawn": lambda length: {"batch_size": 5, "sampler": RandomSampler(range(length))},
+    "without batches": lambda length: {"batch_size": None, "sampler": SequentialSampler(range(length))},
+    "ours": lambda length: {"batch_size": 5, "sampler": shmloader.DistributedSampler(range(length), 2, 0)},
+    "torch's": lambda length: {"batch_size": 5, "sampler": IN_ORDER["DistributedSampler without shuffle"](length)},
+    "its own": lambda length: {"batch_size": 5, "sampler": InOrder(length)},
+    "its own batches": lambda length: {"batch_sampler": InOrder(length, 5)},
+}
+
+
+@pytest.mark.parametrize(("what", "workers"), [*((what, 0) for what in SHORTER), ("drawn", 1), ("its own batches", 1)])
+def test_a_place_past_the_end_of_a_shorter_dataset_is_one_warning(what: str, workers: int) -> None:
+    def made(length: int) -> Any:
+        return shmloader.DataLoader(range(200), num_workers=workers, **SHORTER[what](length))  # type: ignore[arg-type]
+
+    def warned(length: int, state: Any) -> tuple[int, list[str]]:
+        with warnings.catch_warnings(record=True) as caught, made(length) as again:
+            warnings.simplefilter("always")
+            again.load_state_dict(state)
+            got = len(list(again))
+            list(again)
+        assert all(each.filename == __file__ for each in caught if "is past the end" in str(each.message))
+        texts = [str(each.message) for each in caught]
+        return got, [text for text in texts if "is past the end" in text or "drawn from" in text]
+
+    state = after(made(LENGTH), 30 if what == "without batches" else 4)[1]
+    got, texts = warned(11, state)
+    assert got == 0 and len(texts) == 1
+    assert texts[0].startswith("the loaded place, after ") and "so nothing is left of this epoch" in texts[0]
+    whole = made(LENGTH)
+    behind = after(whole, len(whole))[1]
+    assert warned(LENGTH, behind) == (0, []) and warned(LENGTH, state)[1] == []
+
+
+# ----------------------------------------------------------------------------------------- with a generator or without
+
+
+def generator(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+FORMS: dict[str, Any] = {
+    "shuffle": lambda g: {"batch_size": 4, "shuffle": True, "generator": g},
+    "no shuffle": lambda g: {"batch_size": 4, "generator": g},
+    "random": lambda g: {"batch_size": 4, "sampler": RandomSampler(range(LENGTH), generator=g)},
+    "weighted": lambda g: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * LENGTH, LENGTH, generator=g)},
+    "batches": lambda g: {"batch_sampler": BatchSampler(RandomSampler(range(LENGTH), generator=g), 4, False)},
+    "both": lambda g: {
+        "batch_size": 4,
+        "sampler": RandomSampler(range(LENGTH), generator=g),
+        "generator": generator(6),
+    },
+}
+
+
+def made(form: str, g: Any, **options: Any) -> Any:
+    return shmloader.DataLoader(range(LENGTH), **FORMS[form](g), **options)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_one_with_and_one_without_are_refused(form: str, saved: bool) -> None:
+    """Before the first epoch, in mid-epoch, and between two epochs."""
+    with made(form, generator() if saved else None) as first:
+        states = [first.state_dict()]
+        batches = iter(first)
+        next(batches)
+        states.append(first.state_dict())
+        list(batches)
+        states.append(first.state_dict())
+    says = "it has the state of a generator, and" if saved else ".* has a generator now, and the state has none"
+    for state in states:
+        loader = made(form, None if saved else generator())
+        before = loader.state_dict()
+        with pytest.raises(ValueError, match=f"this state cannot be loaded: {says}.*the order would differ"):
+            loader.load_state_dict(state)
+        assert loader.state_dict() == before
+        made(form, generator(9) if saved else None).load_state_dict(state)
+
+
+class MakesItLate(RandomSampler):
+    """Makes its generator when it is iterated over, as accelerate's does."""
+
+    def __iter__(self) -> Any:
+        if self.generator is None:
+            self.generator = generator(3)
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_makes_its_generator_late_goes_on(workers: int) -> None:
+    def late() -> Any:
+        return shmloader.DataLoader(range(LENGTH), 4, sampler=MakesItLate(range(LENGTH)), num_workers=workers)
+
+    with late() as first:
+        batches = iter(first)
+        next(batches)
+        state = first.state_dict()
+        rest = list(batches)
+    with late() as again:
+        again.load_state_dict(state)
+        assert flattened(iterate(again)) == flattened(rest)
