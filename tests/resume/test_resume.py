@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import Augmented, Passes, assert_same, iterate, label, rng_states, seed_all
+from resuming import pairwise, quiet, through_json
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
-    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -32,10 +33,7 @@ BATCHES = 6
 AT = {"at once": 0, "after one": 1, "in the midst": 3, "after the last": BATCHES}
 EXACT = {"sample_seeds": True}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
-]
+pytestmark = quiet
 
 
 def loader(workers: int, **options: Any) -> shmloader.DataLoader[Any]:
@@ -49,11 +47,6 @@ def loader(workers: int, **options: Any) -> shmloader.DataLoader[Any]:
         for only in ("persistent_workers", "multiprocessing_context", "prefetch_factor"):
             options.pop(only, None)
     return shmloader.DataLoader(dataset, num_workers=workers, **options)
-
-
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
-    """As a checkpoint that is written and read."""
-    return json.loads(json.dumps(state))
 
 
 def interrupted(made: shmloader.DataLoader[Any], after: int, epochs: int = 0) -> tuple[dict[str, Any], list[Any]]:
@@ -81,28 +74,18 @@ def rows(epochs: list[Any]) -> list[Any]:
 # ------------------------------------------------------------------------------------------------------- the matrix
 
 
-def pairwise() -> list[Any]:
+def cases() -> list[Any]:
     """Each two values of two of these meet at least once."""
-    axes = [list(AT), [0, 1, 2, 4], [0, 1, 3], ["round_robin", "steal"], ["fork", "spawn"]]
-    every = list(itertools.product(*axes))
-    pairs = {(a, b, case[a], case[b]) for case in every for a, b in itertools.combinations(range(len(axes)), 2)}
-    random.Random(0).shuffle(every)
-    chosen = []
-    while pairs:
-        # a start by spawn takes a second: as few as can be
-        best = max(every, key=lambda case: (sum(pair in pairs for pair in pairs_of(case)), case[4] == "fork"))
-        chosen.append(best)
-        pairs -= set(pairs_of(best))
-    return chosen
+    axes = [list(AT), [0, 1, 2, 4], [0, 1, 3], ["round_robin", "steal"], ["fork", "spawn"], [False, True]]
+    return pairwise(axes, cost=lambda case: case[4] == "spawn")  # which takes a second to start: as few as can be
 
 
-def pairs_of(case: tuple[Any, ...]) -> list[Any]:
-    return [(a, b, case[a], case[b]) for a, b in itertools.combinations(range(len(case)), 2)]
-
-
-@pytest.mark.parametrize(("at", "workers", "others", "schedule", "start"), pairwise())
-def test_the_rest_is_the_same_to_the_bit(at: str, workers: int, others: int, schedule: str, start: str) -> None:
+@pytest.mark.parametrize(("at", "workers", "others", "schedule", "start", "device"), cases())
+def test_the_rest_is_the_same_to_the_bit(
+    at: str, workers: int, others: int, schedule: str, start: str, device: bool
+) -> None:
     options: dict[str, Any] = {"schedule": schedule, "multiprocessing_context": start, **EXACT}
+    options |= {"device": "cpu", "on_device": copy.copy} if device else {}
     seed_all()
     with loader(workers, **options) as first:
         iterate(first) if start == "fork" else first.set_epoch(1)  # a start by spawn takes a second
@@ -116,10 +99,7 @@ def test_the_rest_is_the_same_to_the_bit(at: str, workers: int, others: int, sch
     assert again.state_dict()["epoch"] == 2 and len(rest) == BATCHES - AT[at]
 
 
-@pytest.mark.parametrize("at", AT)
-@pytest.mark.parametrize(
-    ("workers", "others"), [(0, 2), (2, 3), *(pytest.param(n, 0, marks=pytest.mark.long) for n in (0, 2))]
-)
+@pytest.mark.parametrize(("at", "workers", "others"), [*zip(AT, (0, 2, 0, 2), (2, 3, 0, 0), strict=True)])
 def test_with_the_generator_restored_the_next_epochs_are_the_same_too(at: str, workers: int, others: int) -> None:
     """As whoever saves a checkpoint does: torch's generator goes with it."""
     seed_all()
@@ -134,8 +114,9 @@ def test_with_the_generator_restored_the_next_epochs_are_the_same_too(at: str, w
     assert_same(resumed(loader(others, **EXACT), state, 3), expected)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"chunk_size": 2}, EXACT], ids=label)
+@pytest.mark.parametrize(
+    ("workers", "options"), [(0, {}), (2, {}), (2, {"persistent_workers": True}), (2, {"chunk_size": 2})], ids=label
+)
 def test_at_the_end_of_an_epoch_the_next_one_comes_whole(workers: int, options: dict[str, Any]) -> None:
     options = {**options, "sample_seeds": True}
     seed_all()
@@ -186,19 +167,6 @@ def test_with_torchs_seeds_the_indices_are_the_same(workers: int) -> None:
 # ----------------------------------------------------------------------------------------------------- the samplers
 
 
-class Ordered(Sampler[int]):
-    """A sampler of the user's that gives this order."""
-
-    def __init__(self, order: list[int]) -> None:
-        self.order = order
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order)
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-
 class Interrupted:
     """A sampler of the user's whose generator is interrupted before this index."""
 
@@ -245,25 +213,6 @@ class Shard(BatchSampler):
         return len(self.batch_sampler) // 2
 
 
-class Own:
-    """One that says of itself where it is."""
-
-    def __init__(self) -> None:
-        self.order, self.at = [(7 * k) % LENGTH for k in range(LENGTH)], 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < LENGTH:
-            self.at += 1
-            yield self.order[self.at - 1]
-        self.at = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.__dict__
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
 WEIGHTS = [1.0 + k % 3 for k in range(LENGTH)]
 SAMPLERS: dict[str, Any] = {
     "sequential": lambda g: {"sampler": SequentialSampler(range(LENGTH))},
@@ -289,17 +238,15 @@ SAMPLERS: dict[str, Any] = {
     "batches of one's own": lambda g: {"batch_sampler": [[0, 1, 2], (3, 4), [5], [6, 7, 8]]},
     "shards": lambda g: {"batch_sampler": Shard(BatchSampler(RandomSampler(range(LENGTH), generator=g), 2, True))},
     "guessed": lambda g: {"sampler": Guessed()},
-    "its own state": lambda g: {"sampler": Own()},
 }
 SMALL = {"sequential", "random", "random, replacing", "distributed", "elastic", "batches", "no batches"}
 
 
-@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("sampler", "workers"),
+    ("sampler", "workers", "after"),
     [
-        *((sampler, 0) for sampler in SAMPLERS),
-        *(pytest.param(sampler, 2, marks=() if sampler in SMALL else pytest.mark.long) for sampler in SAMPLERS),
+        *((sampler, 0, after) for sampler in SAMPLERS for after in (0, 1, 2)),
+        *(pytest.param(sampler, 2, 1, marks=() if sampler in SMALL else pytest.mark.long) for sampler in SAMPLERS),
     ],
 )
 def test_every_sampler(sampler: str, workers: int, after: int) -> None:
@@ -322,10 +269,7 @@ def test_every_sampler(sampler: str, workers: int, after: int) -> None:
         warnings.simplefilter("ignore" if sampler in ("guessed", "shards") else "error", RuntimeWarning)
         got = resumed(again, state, 2)
     if sampler == "guessed" and not workers and not after:
-        got, expected = (
-            got[:1],
-            expected[:1],
-        )  # nothing was drawn of it when it was saved, and nobody knows what will be
+        got, expected = got[:1], expected[:1]  # nothing was drawn of it, and nobody knows what will be
     assert_same(got, expected)
 
 
@@ -359,14 +303,13 @@ def test_another_batch_size_goes_on_with_the_same_samples() -> None:
 @pytest.mark.filterwarnings("ignore:.*same order")
 @pytest.mark.parametrize("taken", [1, 2])
 def test_another_batch_size_goes_on_with_the_same_samples_of_an_own_sampler(taken: int) -> None:
-    order = [(7 * k + 3) % LENGTH for k in range(LENGTH)]
-    sampler = Ordered(order)
+    sampler: Any = [(7 * k + 3) % LENGTH for k in range(LENGTH)]
     first = iter(made := shmloader.DataLoader(range(LENGTH), 4, sampler=sampler))
     got = [next(first).tolist() for _ in range(taken)]
     again = shmloader.DataLoader(range(LENGTH), 3, sampler=sampler)
     again.load_state_dict(made.state_dict())
     got += [batch.tolist() for batch in again]
-    assert list(itertools.chain(*got)) == order and len(got[-2]) == 3
+    assert list(itertools.chain(*got)) == sampler and len(got[-2]) == 3
 
 
 # -------------------------------------------------------------------------------------------- the rest of the contract
@@ -485,22 +428,6 @@ def test_into_a_loader_whose_workers_are_there(options: dict[str, Any]) -> None:
         assert_same(got, rest)
 
 
-def test_several_loaders_at_once() -> None:
-    def made() -> list[Any]:
-        seed_all()
-        return [loader(k, **EXACT) for k in (0, 1, 2)]
-
-    loaders = made()
-    iterators = [iter(one) for one in loaders]
-    for count, batches in enumerate(iterators, 1):
-        for _ in range(count):
-            next(batches)
-    states = [one.state_dict() for one in loaders]
-    rests = [list(batches) for batches in iterators]
-    for one, state, rest in zip(made(), states, rests, strict=True):
-        assert_same(resumed(one, state), [rest])
-
-
 @pytest.mark.filterwarnings("ignore:.*same order")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("taken", [0, 2])
@@ -556,18 +483,6 @@ def test_a_thread_that_is_ahead_is_not_the_user(workers: int) -> None:
             assert (first.state_dict()["batches"], first.state_dict()["samples"]) == (1, 4)
             assert len(list(batches)) == BATCHES - 1
             assert (first.state_dict()["epoch"], first.state_dict()["begun"]) == (1, False)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_with_a_function_for_each_batch(workers: int) -> None:
-    options = {"device": "cpu", "on_device": lambda batch: batch, **EXACT}
-    seed_all()
-    with loader(workers, **options) as first:
-        state, (rest, _) = interrupted(first, 2)
-        assert first.state_dict()["epoch"] == 2
-    assert state["batches"] == 2
-    seed_all(8)
-    assert_same(resumed(loader(workers, **options), state), [rest])
 
 
 # ------------------------------------------------------------------------------------------------------ what is refused

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
 import pathlib
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch.utils.data
 from conftest import Augmented, assert_same, iterate, seed_all
-from scripts import ROOT, script_file
+from resuming import under_torchrun
 
 import shmloader
 
@@ -181,6 +177,9 @@ if not loads:
     for _ in range(2): next(given)
     for _ in range(2 + rank): next(streamed)
     dcp.save(together, checkpoint_id="checkpoint")
+states = [None] * ranks
+dist.all_gather_object(states, loader.state_dict())
+assert all(state == states[0] for state in states)
 mine = [i for batch in given for i in zip(batch["i"].tolist(), batch["r"].tolist())]
 all_of_them = [None] * ranks
 dist.all_gather_object(all_of_them, (mine, [batch.tolist() for batch in streamed]))
@@ -194,20 +193,10 @@ dist.destroy_process_group()
 @pytest.mark.long
 def test_torch_distributed_checkpoint_of_many_ranks(tmp_path: pathlib.Path) -> None:
     def run(ranks: int, what: str) -> Any:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        ran = subprocess.run(
-            [*torchrun, *script_file(RANKS), what],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            timeout=200,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout.splitlines()[-1])
+        return under_torchrun(tmp_path, ranks, RANKS, what)
 
     order, streams = run(2, "save")
     assert len(order) == 48 - 16 and [len(batches) for batches in streams] == [8, 7]
     assert run(2, "load") == [order, streams]
-    assert run(1, "load")[0] == order
+    for ranks in (1, 4):
+        assert run(ranks, "load")[0] == order

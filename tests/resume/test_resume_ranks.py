@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch.utils.data
 from conftest import Augmented, assert_same, seed_all
-from scripts import ROOT, script_file
 
 import shmloader
 
@@ -162,57 +157,3 @@ def test_torchs_sampler_goes_on_with_as_many_ranks() -> None:
     with pytest.raises(ValueError, match=r"shared by 2 ranks, and now there are 3. Use shmloader\.DistributedSampler"):
         made(torchs, 3).load_state_dict(state)
     made(shmloader.DistributedSampler, 3).load_state_dict(state)
-
-
-# ------------------------------------------------------------------------------------------------------ under torchrun
-
-STEPS = """
-import json, os, pathlib, sys, torch, torch.distributed as dist, shmloader
-from conftest import Augmented, seed_all
-dist.init_process_group("gloo")
-rank, ranks = dist.get_rank(), dist.get_world_size()
-steps, loads = int(sys.argv[1]), len(sys.argv) > 2
-seed_all(1 if loads else 5)
-sampler = shmloader.DistributedSampler(Augmented(48), seed=3)
-loader = shmloader.DataLoader(Augmented(48), 12 // ranks, sampler=sampler, num_workers=2, sample_seeds=True)
-if loads:
-    loader.load_state_dict(json.loads(pathlib.Path("state").read_text()))
-given = []
-for _, batch in zip(range(steps), loader):
-    mine = [(int(i), float(x.sum()), float(r)) for i, x, r in zip(batch["i"], batch["x"], batch["r"])]
-    all_of_them = [None] * ranks
-    dist.all_gather_object(all_of_them, mine)
-    given.append([sample for one_each in zip(*all_of_them) for sample in one_each])
-    states = [None] * ranks
-    dist.all_gather_object(states, loader.state_dict())
-    assert all(state == states[0] for state in states)
-loader.close()
-if rank == 0:
-    pathlib.Path("state").write_text(json.dumps(states[0]))
-    print(json.dumps(given))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("before", "now"), [(2, 3), (4, 1)])
-def test_under_torchrun_with_other_ranks(tmp_path: pathlib.Path, before: int, now: int) -> None:
-    def run(ranks: int, *arguments: str) -> list[Any]:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        ran = subprocess.run(
-            [*torchrun, *script_file(STEPS), *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            timeout=200,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout.splitlines()[-1])
-
-    whole = run(before, "4")
-    assert len(whole) == 4 and len({sample[0] for step in whole for sample in step}) == 48
-    assert run(before, "1") == whole[:1]
-    assert run(now, "2", "go on") == whole[1:3]
-    assert run(before, "1", "go on") == whole[3:], "a third time in one epoch"
