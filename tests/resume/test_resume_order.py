@@ -578,6 +578,14 @@ def test_a_place_past_the_end_of_a_shorter_dataset_is_one_warning(what: str, wor
     assert warned(LENGTH, behind) == (0, []) and warned(LENGTH, state)[1] == []
 
 
+@pytest.mark.filterwarnings("error:the loaded place")
+def test_samples_that_came_twice_are_not_past_the_end() -> None:
+    """Two ranks have had 48 of 47 samples."""
+    state = after(loader(shmloader.DistributedSampler(range(LENGTH), 2, 0)), 5)[1]
+    assert state["samples"] == LENGTH + 1
+    assert rest_of(loader(shmloader.DistributedSampler(range(LENGTH), 1, 0)), state) == []
+
+
 # ----------------------------------------------------------------------------------------- with a generator or without
 
 
