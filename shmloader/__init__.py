@@ -35,8 +35,8 @@ _had_gil = _gil.is_enabled()
 from shmloader import transforms as transforms  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
+from shmloader.protocols.row_wise import row_wise  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
-from shmloader.row_wise import row_wise  # noqa: E402
 
 _gil.warn(_had_gil)
 

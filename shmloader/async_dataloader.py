@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from shmloader import off_the_ring
 from shmloader.batch import objects
+from shmloader.checks import off_the_ring
 from shmloader.dataloader import DataLoader
 from shmloader.system.endings import ClosedByWith
 

@@ -12,11 +12,13 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
-from shmloader import iterators, off_the_ring, read_elsewhere, replaced
+from shmloader import iterators
+from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks.requirements import check_requirements
 from shmloader.far_workers import have_other_cores, with_far
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import DEFAULTS, Options, OptionsOf
-from shmloader.requirements import check_requirements
+from shmloader.private import replaced
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cores import hides_cores

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from shmloader import _torch, off_the_ring, read_elsewhere
-from shmloader.bypassed import warn_if_bypassed
+from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks.bypassed import warn_if_bypassed
+from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
-from shmloader.requirements import check_requirements
+from shmloader.private import of_torch
 from shmloader.resume.place import place_of
 
 if off_the_ring.why_not_here() is None:
@@ -106,7 +107,7 @@ def options_of(loader: Any) -> Options:
 
 
 def _over_the_ring(loader: Any, options: Options) -> RingIterator:
-    for lost in _torch.what_is_lost():
+    for lost in of_torch.what_is_lost():
         off_the_ring.warn_once(lost)
     loader.check_worker_number_rationality()
     iterator = RingIterator(loader, options)

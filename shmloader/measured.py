@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shmloader import off_the_ring, read_elsewhere
+from shmloader.checks import off_the_ring, read_elsewhere
 
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
+    from shmloader.protocols.wrapped_datasets import with_parts
     from shmloader.resume.place import place_of
     from shmloader.statistics.account import Since, account_of, measured_loaders, traced
     from shmloader.statistics.metrics import serve_once
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
-    from shmloader.wrapped_datasets import with_parts
 
 if TYPE_CHECKING:
     from shmloader.statistics.figures import Now

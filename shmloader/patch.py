@@ -41,9 +41,10 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import off_the_ring, read_elsewhere, replaced
+from shmloader.checks import off_the_ring, read_elsewhere
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, RefusedOption
+from shmloader.private import replaced
 from shmloader.ray import patched
 
 _TorchLoader: Any = torch.utils.data.DataLoader

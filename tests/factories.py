@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import shmloader
-from shmloader import _torch
+from shmloader.private import of_torch
 
 ROOT = Path(shmloader.__file__).resolve().parents[1]
 ROOMS = {"batch", "face", "images", "worker"}  # whose tests are watched
@@ -116,8 +116,8 @@ def every_factory_is_named(request: pytest.FixtureRequest, tmp_path_factory: pyt
         return
     report = tmp_path_factory.getbasetemp() / "unnamed factories.txt"
     with pytest.MonkeyPatch.context() as patch, Watched(report):
-        if _torch.count_modes is not None:
-            patch.setattr(_torch, "count_modes", _count_but_watched(_torch.count_modes))
+        if of_torch.count_modes is not None:
+            patch.setattr(of_torch, "count_modes", _count_but_watched(of_torch.count_modes))
         yield
     if report.exists():
         calls = sorted(set(report.read_text().splitlines()))

@@ -20,13 +20,13 @@ import numpy
 import psutil
 import torch
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.worker import WorkerSide
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.ring.segment import Segment
 from shmloader.trainer.delivery import Delivery
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch import containers, objects
 from shmloader.batch.containers import Containers, Holed, Made
 from shmloader.core.batch_tree import (
@@ -25,6 +24,7 @@ from shmloader.core.batch_tree import (
     is_namedtuple,
     walk,
 )
+from shmloader.private.of_torch import ExceptionWrapper
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 

@@ -30,10 +30,10 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader._torch import collate, default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.batch.replace_tensors import tensors_of, updated
 from shmloader.core.batch_tree import ATOMS, Shell
+from shmloader.private.of_torch import collate, default_collate_fn_map
 
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
 WHAT_CAN = (

@@ -18,7 +18,7 @@ import pickle
 import traceback
 from typing import Any, NoReturn
 
-from shmloader._torch import ExceptionWrapper
+from shmloader.private.of_torch import ExceptionWrapper
 
 
 class _Class:

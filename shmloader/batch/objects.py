@@ -21,8 +21,8 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader._multiprocessing import EXTRA_REDUCERS
-from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter, without_torch_function
+from shmloader.private.of_multiprocessing import EXTRA_REDUCERS
+from shmloader.private.of_torch import object_state, rebuild_from_type, rebuild_parameter, without_torch_function
 
 Buffer = Any  # any object that exports its bytes: a Lease, a memoryview, a bytearray
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 
-from shmloader import _torch
 from shmloader.device import events
 from shmloader.device.captures import RELAXED, exchange_mode, relaxed
 from shmloader.device.streams import CUDA, WATCHED
 from shmloader.options import Options
+from shmloader.private import of_torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda import Reclaim, is_of_others, since
@@ -236,7 +236,7 @@ class Cuda(Accelerator):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self.current = _torch.current_cuda_stream  # in C: no Python runs when a lease dies
+        self.current = of_torch.current_cuda_stream  # in C: no Python runs when a lease dies
         self.devices = tuple(range(torch.cuda.device_count()))  # all, because `.to("cuda:1")` works under cuda:0
         self._defaults = {(0, index, CUDA) for index in self.devices}
 

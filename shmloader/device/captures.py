@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from shmloader import _torch
+from shmloader.private import of_torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda import count_capture
@@ -57,7 +57,7 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 if sys.platform == "linux":  # elsewhere there is no ring whose slots could wait for a stream
-    _torch.replace_capture_begin(_counted)
+    of_torch.replace_capture_begin(_counted)
 
 
 def no_capture_begins() -> contextlib.AbstractContextManager[Any]:

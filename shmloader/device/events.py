@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from shmloader import _torch
+from shmloader.private import of_torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda import Refused, has_context, is_captured, is_of_others, open_driver, record_on
@@ -52,12 +52,12 @@ def is_capturing(stream: tuple[int, int, int]) -> bool:
     if has_driver():
         with contextlib.suppress(Refused):  # as above
             return is_captured(address_of(stream), stream[1])
-    return _torch.is_capturing(_stream_of(stream))
+    return of_torch.is_capturing(_stream_of(stream))
 
 
 def is_in_use(device: int) -> bool:
     """Whether this process has a context on this device."""
-    return has_context(device) if has_driver() else _torch.has_primary_context(device)
+    return has_context(device) if has_driver() else of_torch.has_primary_context(device)
 
 
 def address_of(stream: tuple[int, int, int]) -> int:

@@ -61,13 +61,13 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader import _torch
 from shmloader.core.cuda import captures_begun, moment
 from shmloader.core.lease import Lease
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import Accelerator
 from shmloader.device.captures import no_capture_begins
 from shmloader.device.streams import say_unknown
+from shmloader.private import of_torch
 from shmloader.system.signals import held
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB at once
@@ -193,7 +193,7 @@ class Pinning:
         """
         if self._private:
             self._unshared[lease.payload] = _is_of_tensors(batch)
-        return batch if _is_locked(batch, lease.may_have_objects) else _torch.pin_memory(batch)
+        return batch if _is_locked(batch, lease.may_have_objects) else of_torch.pin_memory(batch)
 
     def free(self) -> None:
         """Free the slots that no copy reads.  Called with every hand-out of a batch."""

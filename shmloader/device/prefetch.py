@@ -47,9 +47,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shmloader import _torch
-from shmloader._torch import profiler
 from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, copied
+from shmloader.private import of_torch
+from shmloader.private.of_torch import profiler
 from shmloader.statistics.account import turns_of_prefetcher
 from shmloader.system.endings import ClosedByWith, in_del
 
@@ -247,7 +247,7 @@ class Prefetcher(ClosedByWith):
     def _shutdown_workers(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """See NOTE [ Prefetcher ], and NOTE [ Shutdown ] in iterator.py."""
         # First, because a __del__ of the user's may call this when the names of this module are None.
-        if is_finalizing() or self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+        if is_finalizing() or self._shutdown or of_torch.is_exiting() or self._owner != os.getpid():
             return
         run, ended = self._run, False
         if run is not None and threading.current_thread() is run.thread:  # the collector runs in it
@@ -289,11 +289,11 @@ _IN_SOURCE = (
 )
 
 
-class PrefetcherWithWorkers(Prefetcher, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class PrefetcherWithWorkers(Prefetcher, of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """For frameworks that recognise an iterator with workers by its class."""
 
 
-class PrefetcherWithoutWorkers(Prefetcher, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
+class PrefetcherWithoutWorkers(Prefetcher, of_torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
     """For frameworks that recognise an iterator without workers by its class."""
 
 

@@ -37,9 +37,9 @@ from typing import Any
 
 import torch
 
-from shmloader import _torch
 from shmloader.device import events
 from shmloader.device.captures import relaxed
+from shmloader.private import of_torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda import drop_marks, replace_method, watch, watched
@@ -51,11 +51,11 @@ _warned = False
 
 def _watch_streams() -> bool:
     """From now on, watch which streams are made current; returns whether that is possible."""
-    if sys.platform != "linux" or _torch.current_cuda_stream is None:  # torch was built without CUDA
+    if sys.platform != "linux" or of_torch.current_cuda_stream is None:  # torch was built without CUDA
         return False
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    watch(_torch.current_cuda_stream, _mark, devices)
-    return _torch.replace_stream_setters(
+    watch(of_torch.current_cuda_stream, _mark, devices)
+    return of_torch.replace_stream_setters(
         lambda original: watched(original, _device_of_number),
         lambda original: watched(original, _device_of_stream),
         replace_method,
@@ -76,7 +76,7 @@ def _mark(stream: tuple[int, int, int]) -> Any:
     This runs inside any code of the user's, while another thread may capture a graph.  In a forked process the parent's
     threads end, whose streams it cannot query.
     """
-    if _torch.is_in_bad_fork():
+    if of_torch.is_in_bad_fork():
         return None
     event = None
     with contextlib.suppress(RuntimeError), relaxed():

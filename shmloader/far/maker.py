@@ -19,8 +19,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from shmloader import _torch
-from shmloader._torch import default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.batch.exceptions import caught
 from shmloader.core.batch_tree import Account, Kept
@@ -45,6 +43,8 @@ from shmloader.far.frames import (
 from shmloader.far.link import Gone, Link, tune
 from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
 from shmloader.far_workers import Ticket
+from shmloader.private import of_torch
+from shmloader.private.of_torch import default_collate_fn_map
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.worker import random_states
@@ -152,7 +152,7 @@ class Maker:
         self._worker.end()
         self.ring.close()
         self._segment.close()
-        _torch.set_worker_info(None)
+        of_torch.set_worker_info(None)
         default_collate_fn_map.clear()
         default_collate_fn_map.update(self._entries)
 

@@ -53,7 +53,6 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_writer import Writer
@@ -78,6 +77,7 @@ from shmloader.far.frames import (
 )
 from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
+from shmloader.private import of_torch
 from shmloader.ring.segment import MOST_RESERVED, Segment
 from shmloader.system.call_stacks import StackMemory
 from shmloader.system.parents_death import begin
@@ -104,11 +104,11 @@ def stand_in(
         door: Where the far worker knocks.
     """
     begin(segment.trainer, outlives)
-    _torch.set_worker_signal_handlers()
+    of_torch.set_worker_signal_handlers()
     if outlives:
         outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
     gc.freeze()
-    _torch.set_thread_name("pt_data_worker")
+    of_torch.set_thread_name("pt_data_worker")
     if stacks is not None:
         stacks.tell()
     ring = WorkerSide(segment, spin, worker_id, life, first)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed
 
-from shmloader import _torch
+from shmloader.private import of_torch
 from shmloader.system.sealed_memory import SEALS, SealedMemory
 
 
@@ -40,7 +40,7 @@ def _store() -> Any:
     """The store of the default group, or None."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
-    return _torch.default_store()
+    return of_torch.default_store()
 
 
 def _machine() -> str:

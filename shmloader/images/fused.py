@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from shmloader.attributes import attribute
 from shmloader.images import timm_dataset
 from shmloader.images.cache import Cache
 from shmloader.images.early_files import EarlyFile
@@ -25,6 +24,7 @@ from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
 from shmloader.images.shard_pictures import ShardPictures, shard_pictures
 from shmloader.images.wrapped import Wrapped
+from shmloader.protocols.attributes import attribute
 from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, Options
 from shmloader.resume.distributed import DistributedSampler

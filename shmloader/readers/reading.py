@@ -13,11 +13,11 @@ import socket
 import threading
 from typing import Any, NoReturn
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch.exceptions import caught, raise_again
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.ring import Mapping
 from shmloader.core.served_side import VERSION, ServedSide
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.readers.connection import BATCH, BESIDE, DROPPED, LEAVES, OVER, connect_to, nobody, peer_of
 from shmloader.ring.geometry import Geometry
 from shmloader.system.endings import in_del

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy.random  # here, because NumPy imports it at its first use
 import torch
 
-from shmloader.attributes import attribute
+from shmloader.protocols.attributes import attribute
 from shmloader.resume.seek import within
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
-from shmloader.attributes import attribute
+from shmloader.protocols.attributes import attribute
+from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.resume.seek import has_set_epoch, within
 from shmloader.system.callers import caller
-from shmloader.wrapped_datasets import hearers
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import EpochCounts  # off Linux there is none

@@ -43,8 +43,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.attributes import says_where_it_is
 from shmloader.batch.exceptions import raise_again
+from shmloader.protocols.attributes import says_where_it_is
 from shmloader.resume.state import State
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from torch.utils.data import BatchSampler
 
-from shmloader.attributes import length_of
+from shmloader.protocols.attributes import length_of
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.order import order_in, why_not_order
 from shmloader.resume.seek import KNOWN, Samplers, is_a

@@ -21,7 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from shmloader.attributes import attribute, length_of, says_where_it_is
+from shmloader.protocols.attributes import attribute, length_of, says_where_it_is
 from shmloader.resume import iterables
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from

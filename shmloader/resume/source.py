@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import BatchSampler
 
-from shmloader import _torch
 from shmloader.core.trainer import Indices
+from shmloader.private import of_torch
 from shmloader.resume.all_generators import AllGenerators
 from shmloader.resume.loader_generators import Generators
 from shmloader.resume.notes import Notes, Saving
@@ -32,7 +32,7 @@ from shmloader.system.signals import held
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch
 
-REPEATABLE = {BatchSampler, *KNOWN, _torch._InfiniteConstantSampler}  # the last is of streams
+REPEATABLE = {BatchSampler, *KNOWN, of_torch._InfiniteConstantSampler}  # the last is of streams
 
 
 class Source(Indices):

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from shmloader.attributes import length_of
+from shmloader.protocols.attributes import length_of
 from shmloader.resume import epochs
 from shmloader.system.callers import caller
 

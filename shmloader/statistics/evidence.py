@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader.far_workers import local_workers
 from shmloader.options import Options
-from shmloader.row_wise import is_row_wise
+from shmloader.protocols.row_wise import is_row_wise
 from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
 

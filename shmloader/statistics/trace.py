@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from shmloader.attributes import attribute
 from shmloader.options import Options
+from shmloader.protocols.attributes import attribute
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from shmloader._multiprocessing import given_descriptors, most_descriptors, naming_descriptors
+from shmloader.private.of_multiprocessing import given_descriptors, most_descriptors, naming_descriptors
 from shmloader.system import nameless
 from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory

@@ -12,9 +12,9 @@ import weakref
 from multiprocessing.util import Finalize
 from typing import Any
 
-from shmloader._multiprocessing import ends_workers
-from shmloader._torch import is_exiting
 from shmloader.core.process import end
+from shmloader.private.of_multiprocessing import ends_workers
+from shmloader.private.of_torch import is_exiting
 from shmloader.trainer.watch import runs
 
 _GOING = 4.0  # seconds that a daemon thread sleeps, because it should end with the process meanwhile

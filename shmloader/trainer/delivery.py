@@ -33,12 +33,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
 from shmloader.core.lease import Lease
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.trainer import NOTHING, TrainerSide
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.step import ReaderSide

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.attributes import length_of
+from shmloader.protocols.attributes import length_of
 
 MANY = 1024  # batches under way; for so many, it is worth asking code that may do more than count
 

@@ -52,8 +52,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from shmloader import _torch
-from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.batch.exceptions import raise_again
 from shmloader.core.batch_reader import BatchReader
@@ -61,6 +59,8 @@ from shmloader.core.process import in_del
 from shmloader.core.ring import RingClosed
 from shmloader.core.trainer import Steps, TrainerSide, next_batch
 from shmloader.options import Options
+from shmloader.private import of_torch
+from shmloader.private.of_torch import profiler
 from shmloader.resume.epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.growth import ring_memory
@@ -93,7 +93,7 @@ class LoaderClosed(RuntimeError):
         )
 
 
-class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
@@ -107,11 +107,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     stays = False  # slots may not move, because other processes map them: readers/taken.py
 
     def __init__(self, loader: DataLoader[Any], options: Options | None = None) -> None:
-        if options is None:  # it exists: torch's class was called, and returned it (_torch.make_iterators_by)
+        if options is None:  # it exists: torch's class was called, and returned it (of_torch.make_iterators_by)
             return
         raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)
-        base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
+        base_seed, served = begin_iterator(place, lambda: of_torch.begin_iterator(self, loader))
         if base_seed is not None:
             self._base_seed = base_seed
         self._seed_of_workers = seed_of_workers(place, self._base_seed)
@@ -126,7 +126,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
         self._streams = isinstance(self._dataset, IterableDataset)
-        self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
+        self._profile_name = f"enumerate(DataLoader)#{of_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
         self._ending = threading.RLock()  # two threads may close one iterator
         self._ended = False
@@ -185,10 +185,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         else:
             private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
             self._pinning = Pinning(self._ring, device, private)
-            reader = BatchReader(_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
+            reader = BatchReader(of_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
             self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
         self._conductor = Conductor(place, self, self._ring, self._schedule, self._tally, served)
-        self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper, profiler)
+        self._steps = Steps(self._ring, self._conductor, self._delivery, of_torch.ExceptionWrapper, profiler)
         self._worker_set, self._workers = worker_set, worker_set.workers
         self._shutdown = False
 
@@ -293,7 +293,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def warn_of_length(self) -> None:
         """Warn, as torch does, if a stream gives more than its len()."""
-        _torch.warn_of_length(self)
+        of_torch.warn_of_length(self)
 
     # torch's own counters, which other libraries read.  Here the ring counts.
 
@@ -336,7 +336,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _shutdown_workers(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """See NOTE [ Shutdown ]."""
         # First, because a __del__ of the user's may call this when the names of this module are None.
-        if is_finalizing() or self._ended or _torch.is_exiting() or self._owner != os.getpid():
+        if is_finalizing() or self._ended or of_torch.is_exiting() or self._owner != os.getpid():
             return
         if self._ends_elsewhere():
             threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()

@@ -24,9 +24,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shmloader.attributes import attribute
+from shmloader.protocols.attributes import attribute
+from shmloader.protocols.wrapped_datasets import with_parts
 from shmloader.system.callers import caller
-from shmloader.wrapped_datasets import with_parts
 
 _STANDARD = 2  # the highest descriptor of stdin, stdout and stderr
 _MANY = 256  # attributes; a dict of more is not the __dict__ of an object

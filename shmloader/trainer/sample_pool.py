@@ -14,8 +14,8 @@ import numpy
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from shmloader.attributes import attribute
 from shmloader.options import UnsuitableOption
+from shmloader.protocols.attributes import attribute
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import is_a, sampler_of

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.attributes import attribute
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
-from shmloader.places import Places
+from shmloader.protocols.attributes import attribute
+from shmloader.protocols.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
 from shmloader.resume.seek import samplers_of

@@ -1,6 +1,6 @@
 """The seeds of an iterator and its workers: drawn, or taken from a loaded state.
 
-They are drawn where torch draws them: begin_iterator() in _torch.py runs torch's own __init__, which first begins the
+They are drawn where torch draws them: begin_iterator() in of_torch.py runs torch's own __init__, which first begins the
 sampler, and then draws the base seed.
 
 A worker seeds Python, NumPy and torch by the base seed and its number when it starts: seed_worker() in

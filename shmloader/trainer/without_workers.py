@@ -19,8 +19,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch, replaced
 from shmloader.options import Options
+from shmloader.private import of_torch, replaced
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import follow, set_epoch_again
 from shmloader.resume.loader_generators import Generators
@@ -57,7 +57,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         restore(loader.dataset, left)
     base_seed, served = begin_iterator(place, first.make)
     iterator, returned = first.iterator, first.returned
-    if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
+    if not isinstance(iterator, of_torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
         iterator._base_seed = base_seed
@@ -119,7 +119,7 @@ class _First:
     def _make(self) -> None:
         with replaced.noting(self._loader) as made:
             self.iterator = self.returned = self._make_returned()
-        if made and not isinstance(self.returned, _torch._SingleProcessDataLoaderIter):
+        if made and not isinstance(self.returned, of_torch._SingleProcessDataLoaderIter):
             self.iterator = made[-1]
 
     def make_again(self, loaded: State | None) -> None:

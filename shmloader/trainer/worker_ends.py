@@ -11,7 +11,7 @@ import os
 import signal
 from multiprocessing.process import BaseProcess
 
-from shmloader._multiprocessing import end_of_fork_server
+from shmloader.private.of_multiprocessing import end_of_fork_server
 from shmloader.ring.segment import too_many_files
 
 OUT_OF_MEMORY = (

@@ -15,9 +15,9 @@ import warnings
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes, preload_in_fork_server
-from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.core.trainer import TrainerSide
+from shmloader.private.of_multiprocessing import close_pipes, preload_in_fork_server
+from shmloader.private.of_torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from shmloader import _torch
-from shmloader._torch import collate_tensor_fn, default_collate_fn_map
 from shmloader.batch.containers import OddContainer
 from shmloader.core.batch_writer import PlainCollate, Writer
+from shmloader.private import of_torch
+from shmloader.private.of_torch import collate_tensor_fn, default_collate_fn_map
 
 Collate = Callable[[Any], Any]
 Entry = Callable[..., Any]
@@ -34,21 +34,21 @@ def collate_into(writer: Writer) -> Collate:
     Returns:
         A function that does default_collate's work on a worker's samples.
     """
-    were_torchs = list(default_collate_fn_map.items()) == _torch.collate_entries()
+    were_torchs = list(default_collate_fn_map.items()) == of_torch.collate_entries()
     tensors = collate_by(writer)
     ours: dict[Any, Entry] = {collate_tensor_fn: tensors}
-    modes = _torch.count_modes
+    modes = of_torch.count_modes
     if modes is not None:
-        arrays = _torch.collate_numpy_array_fn
+        arrays = of_torch.collate_numpy_array_fn
         ours[arrays] = _stock_unless(modes, writer.stack_arrays, arrays, tensors)
-        for numbers in (_torch.collate_numpy_scalar_fn, _torch.collate_float_fn, _torch.collate_int_fn):
+        for numbers in (of_torch.collate_numpy_scalar_fn, of_torch.collate_float_fn, of_torch.collate_int_fn):
             ours[numbers] = _stock_unless(modes, writer.stack_numbers, numbers, None)
     for key, entry in list(default_collate_fn_map.items()):
         if entry is not None and entry in ours:
             default_collate_fn_map[key] = ours[entry]
-    if modes is None or _torch.collate is None or not were_torchs:
+    if modes is None or of_torch.collate is None or not were_torchs:
         return default_collate
-    return PlainCollate(writer, default_collate_fn_map, OddContainer, _torch.collate, default_collate, modes)
+    return PlainCollate(writer, default_collate_fn_map, OddContainer, of_torch.collate, default_collate, modes)
 
 
 def collate_by(writer: Writer) -> Entry:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from shmloader.attributes import says_where_it_is
 from shmloader.core.batch_writer import Writer
+from shmloader.protocols.attributes import says_where_it_is
+from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.worker.in_place import in_place
 from shmloader.worker.random_states import makes_at_once
 from shmloader.worker.replace_bad_samples import Skips
-from shmloader.wrapped_datasets import hearers
 
 Fetch = Callable[[Any], Any]
 

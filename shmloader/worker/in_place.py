@@ -41,10 +41,10 @@ import numpy
 import torch
 from torch.utils.data import Subset, default_collate
 
-from shmloader._torch import collate_tensor_fn, default_collate_fn_map
-from shmloader.attributes import attribute
 from shmloader.core.batch_tree import ATOMS, is_namedtuple
 from shmloader.core.batch_writer import Writer
+from shmloader.private.of_torch import collate_tensor_fn, default_collate_fn_map
+from shmloader.protocols.attributes import attribute
 from shmloader.worker.replace_bad_samples import Skips
 
 Into = Callable[[Any, Any], Any]

@@ -35,8 +35,8 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
-from shmloader.attributes import attribute
 from shmloader.core.worker import WorkerSide
+from shmloader.protocols.attributes import attribute
 from shmloader.ring.tasks import read_listed, read_task
 
 Prefetch = Callable[[list[Any]], Any]

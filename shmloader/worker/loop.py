@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.batch.containers import collate_containers_by
@@ -28,6 +27,7 @@ from shmloader.core.batch_writer import Writer
 from shmloader.core.process import keep_freed_memory, outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
+from shmloader.private import of_torch
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
@@ -68,7 +68,7 @@ def work(
         arguments: the other arguments of Worker.
     """
     begin(segment.trainer, outlives)
-    _torch.set_worker_signal_handlers()
+    of_torch.set_worker_signal_handlers()
     if outlives:
         outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
     keep_freed_memory()
@@ -84,7 +84,7 @@ def work(
     arguments.clear()
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it too
         Worker(segment, ring, **given).run()
-    _torch.set_worker_info(None)
+    of_torch.set_worker_info(None)
 
 
 class Worker:
@@ -164,10 +164,10 @@ class Worker:
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
         """Set what the user's code finds in a worker of torch's."""
         me = self._ring.me
-        _torch.set_thread_name("pt_data_worker")
+        of_torch.set_thread_name("pt_data_worker")
         torch.set_num_threads(1)
         seed = random_states.seed_worker(base_seed, me)
-        _torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
+        of_torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
 
     @classmethod
     def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:

@@ -25,8 +25,8 @@ from typing import Any
 import numpy.random  # here, because NumPy imports it at its first use, which takes 11 ms in each forked worker
 import torch
 
+from shmloader.protocols.wrapped_datasets import is_got_one_by_one
 from shmloader.resume.generators import mix
-from shmloader.wrapped_datasets import is_got_one_by_one
 
 
 def seed_worker(base_seed: int, worker: int) -> int:

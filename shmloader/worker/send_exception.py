@@ -10,10 +10,10 @@ import pickle
 import sys
 from typing import Any
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch.exceptions import caught
 from shmloader.core.batch_writer import Writer
 from shmloader.core.worker import WorkerSide
+from shmloader.private.of_torch import ExceptionWrapper
 
 _SHORT = 2000  # characters of a traceback: its end has the exception
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader import replaced
-from shmloader.attributes import attribute
+from shmloader.private import replaced
+from shmloader.protocols.attributes import attribute
 from shmloader.worker.fetch import Left, restore, state_of_stream
 
 

@@ -17,10 +17,10 @@ from scripts import ROOT
 from torch.utils.data import dataloader as torchs
 
 import shmloader
-from shmloader import wrapped_datasets
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
+from shmloader.private.of_torch import ExceptionWrapper
+from shmloader.protocols import wrapped_datasets
 from shmloader.resume import all_generators, epochs, notes, seek
 from shmloader.trainer.delivery import Delivery
 from shmloader.worker import fetch

@@ -19,7 +19,7 @@ from conftest import write_files
 from scripts import run_script
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.commands import line
 from shmloader.commands.doctor import command, machine, software, transport
 from shmloader.commands.doctor.finding import Finding, Wanted

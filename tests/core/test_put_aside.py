@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_reader import BatchReader
@@ -18,6 +17,7 @@ from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ANY, FILLED, Meter
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.worker import Claims, WorkerSide
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.ring.segment import Segment
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hostile import ENTRY, entry_at, poke
 
-from shmloader._torch import ExceptionWrapper
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.core.batch_reader import BatchReader
@@ -16,6 +15,7 @@ from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import FILLED
 from shmloader.core.trainer import TrainerSide
 from shmloader.core.worker import WorkerSide
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed
 

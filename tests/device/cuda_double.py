@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from shmloader import _torch
 from shmloader.device import accelerator, captures, events
+from shmloader.private import of_torch
 
 OURS = 0xC0  # torch's primary context
 INVALID_VALUE, INVALID_CONTEXT, REGISTERED, NOT_REGISTERED = 1, 201, 712, 713
@@ -102,7 +102,7 @@ class CudaDouble:
                 "current_stream": lambda device: self.stream(*self.current[torch.device(device).index][:2]),
             },
             torch: {"ones": self._ones},
-            _torch: {
+            of_torch: {
                 "current_cuda_stream": lambda index: self.current[index],
                 "has_primary_context": lambda index: index < 2,
             },

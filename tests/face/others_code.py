@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import BOTH, assert_same, seed_all
 
-from shmloader import off_the_ring, replaced
+from shmloader.checks import off_the_ring
+from shmloader.private import replaced
 
 PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 ALL_WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}, PERSISTENT]

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 
 LENGTH = 6
 

@@ -13,7 +13,7 @@ from scripts import run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 
 ONLY_ON_THE_RING: list[dict[str, Any]] = [
     {"on_worker_death": "respawn"},
@@ -270,8 +270,8 @@ CHANGED_TORCH = """
     def names():
         pipe = os.pipe()
         if not os.fork():
-            from shmloader import _private_names, _torch
-            os.write(pipe[1], repr((_private_names.NAMES, _private_names.CALLED)).encode())
+            from shmloader.private import lookup, of_torch
+            os.write(pipe[1], repr((lookup.NAMES, lookup.CALLED)).encode())
             os._exit(0)
         os.wait()
         return eval(os.read(pipe[0], 1 << 16))
@@ -333,10 +333,9 @@ ELSEWHERE = """
     for name in ("eventfd", "pidfd_open", "memfd_create", "posix_fallocate", "sched_getaffinity"):
         if hasattr(os, name):
             delattr(os, name)
-    ALONE = ("shmloader._torch", "shmloader._private_names", "shmloader._multiprocessing")  # not built
     class Nothing:
         def find_spec(self, name, path=None, target=None):
-            if name.startswith("shmloader._") and name not in ALONE or name == "posix_ipc":
+            if name.startswith("shmloader.core.") or name == "posix_ipc":  # not built
                 raise ImportError(f"there is no {name} on this platform")
     sys.meta_path.insert(0, Nothing())
     import shmloader

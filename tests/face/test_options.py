@@ -18,7 +18,7 @@ import torch.utils.data
 from conftest import BOTH, Augmented, assert_same, iterate
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.commands.tuning.measure import options_of
 from shmloader.commands.tuning.search import VARIED
 from shmloader.far_workers import FarSession, FarWorkers, Ticket

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 
 OPTIONS: dict[str, Any] = {
     "on_worker_death": "respawn",

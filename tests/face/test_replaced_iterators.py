@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, _utils
 from torch.utils.data import dataloader as torchs
 
 import shmloader
-from shmloader import replaced
+from shmloader.private import replaced
 
 __all__ = ["torch_is_whole"]
 pytestmark = pytest.mark.filterwarnings("ignore:patch_torch.. does not reach")
@@ -143,14 +143,14 @@ def test_the_variable_says_that_it_does_not_matter(monkeypatch: pytest.MonkeyPat
 def test_our_own_watch_is_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = torchs._MultiProcessingDataLoaderIter
     with shmloader.patch_torch():
-        assert kind.__init__.__code__.co_filename.endswith("shmloader/_torch.py")
+        assert kind.__init__.__code__.co_filename.endswith("shmloader/private/of_torch.py")
         assert shmloader.DataLoader([1], num_workers=1).rides_ring
         with monkeypatch.context() as patch:  # after our watch
             patch.setattr(kind, "__init__", counting(kind.__init__, []))
             assert not shmloader.DataLoader([1], num_workers=1).rides_ring
     monkeypatch.setattr(kind, "__init__", counting(kind.__init__, []))  # before it
     with shmloader.patch_torch():
-        assert kind.__init__.__code__.co_filename.endswith("shmloader/_torch.py")
+        assert kind.__init__.__code__.co_filename.endswith("shmloader/private/of_torch.py")
         assert not shmloader.DataLoader([1], num_workers=1).rides_ring
 
 

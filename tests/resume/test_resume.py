@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.device.prefetch import prefetcher
 from shmloader.resume import place
 

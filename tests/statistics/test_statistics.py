@@ -265,7 +265,7 @@ def test_since_when() -> None:
     [(0, "num_workers is 0"), pytest.param(1, "DataPipes", marks=pytest.mark.off_the_ring)],
 )
 def test_off_the_ring_the_users_turns_are_measured(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shmloader.off_the_ring, "_warned", set())
+    monkeypatch.setattr(shmloader.checks.off_the_ring, "_warned", set())
     dataset: Any = Range()
     if workers:
         dataset = torch.utils.data.datapipes.iter.IterableWrapper(range(24))

@@ -67,7 +67,8 @@ def _count_torchs_loaders() -> None:
 
 def _patch() -> None:
     import shmloader
-    from shmloader import iterators, off_the_ring, read_elsewhere
+    from shmloader import iterators
+    from shmloader.checks import off_the_ring, read_elsewhere
 
     rides, warn_or_refuse = iterators.rides, off_the_ring.warn_or_refuse
 

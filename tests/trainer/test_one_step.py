@@ -15,7 +15,7 @@ from at_line import AtLine
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 import shmloader
-from shmloader import _torch
+from shmloader.private import of_torch
 from shmloader.resume import source
 from shmloader.trainer.iterator import RingIterator
 
@@ -269,7 +269,7 @@ HARMLESS = {
 
 
 def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
-    theirs = set(itertools.chain(vars(_torch._BaseDataLoaderIter), vars(_torch._MultiProcessingDataLoaderIter)))
+    theirs = set(itertools.chain(vars(of_torch._BaseDataLoaderIter), vars(of_torch._MultiProcessingDataLoaderIter)))
     methods = {
         name
         for name in theirs
@@ -283,7 +283,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 def test_an_interrupt_in_the_sampler_of_a_stream_ends_no_epoch(batched: bool) -> None:
     from shmloader.resume.source import Source
 
-    sampler = _torch._InfiniteConstantSampler()
+    sampler = of_torch._InfiniteConstantSampler()
     source = Source(BatchSampler(sampler, 2, False) if batched else sampler)
     first = next(source.indices)
     with pytest.raises(KeyboardInterrupt):
@@ -306,7 +306,7 @@ def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
         torch.utils.data.DistributedSampler(range(50), 2, 1, seed=4),
         shmloader.DistributedSampler(range(50), 2, 1, seed=4),
     ]
-    assert {type(sampler) for sampler in samplers} | {BatchSampler, _torch._InfiniteConstantSampler} == REPEATABLE
+    assert {type(sampler) for sampler in samplers} | {BatchSampler, of_torch._InfiniteConstantSampler} == REPEATABLE
     for sampler in [*samplers, *(BatchSampler(sampler, 3, False) for sampler in samplers)]:
         of_it = getattr(getattr(sampler, "sampler", sampler), "generator", None)
         for count in (0, 1, 7, 8):

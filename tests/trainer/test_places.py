@@ -14,7 +14,7 @@ from test_chunks import Pair, Unpicklable, both, item, of_five, ones, summed
 from torch.utils.data import ConcatDataset, Subset, default_collate, get_worker_info
 
 import shmloader
-from shmloader.places import storage_place
+from shmloader.protocols.places import storage_place
 
 
 class Placed(torch.utils.data.Dataset):

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 import shmloader
 import shmloader.trainer.iterator
-from shmloader import _torch
+from shmloader.private import of_torch
 
 BATCHES = 6
 
@@ -39,13 +39,13 @@ def loader() -> Iterator[Any]:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, iterator: Any) -> None:
     """Have the next call raise behind the step."""
-    real = _torch.warn_of_length
+    real = of_torch.warn_of_length
 
     def raising(_: Any) -> None:
-        monkeypatch.setattr(_torch, "warn_of_length", real)
+        monkeypatch.setattr(of_torch, "warn_of_length", real)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_torch, "warn_of_length", raising)
+    monkeypatch.setattr(of_torch, "warn_of_length", raising)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
 
@@ -91,13 +91,13 @@ class Bad(torch.utils.data.Dataset[int]):
 
 
 def test_an_error_in_a_batchs_place_comes_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _torch.ExceptionWrapper.reraise
+    real = of_torch.ExceptionWrapper.reraise
 
     def reraise(wrapper: Any) -> None:
-        monkeypatch.setattr(_torch.ExceptionWrapper, "reraise", real)
+        monkeypatch.setattr(of_torch.ExceptionWrapper, "reraise", real)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_torch.ExceptionWrapper, "reraise", reraise)
+    monkeypatch.setattr(of_torch.ExceptionWrapper, "reraise", reraise)
     with shmloader.DataLoader(Bad(), batch_size=2, num_workers=1) as loader:
         iterator = iter(loader)
         got = next(iterator).tolist()

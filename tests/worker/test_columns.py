@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
-from shmloader import _torch
+from shmloader.private import of_torch
 
 
 def wrapped(samples: list[Any]) -> Any:
@@ -191,10 +191,10 @@ def test_a_default_device_is_torchs_matter(collate_fn: Any) -> None:
 
 def test_the_check_of_factories_is_not_counted_as_a_mode() -> None:
     """Otherwise workers would leave numbers and arrays to torch in these tests: see factories.py."""
-    assert _torch.count_modes is not None
-    assert _torch.count_modes() == 0
+    assert of_torch.count_modes is not None
+    assert of_torch.count_modes() == 0
     with torch.device("meta"):
-        assert _torch.count_modes() == 1
+        assert of_torch.count_modes() == 1
 
 
 def by_three(index: int) -> int:

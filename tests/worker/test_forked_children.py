@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 import shmloader
-from shmloader import _torch
+from shmloader.private import of_torch
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -246,8 +246,8 @@ def _and_exit(does: Callable[[Any, Any], None], *given: Any) -> None:
 
 def test_a_forked_child_may_have_an_object_where_its_parent_had_another() -> None:
     """Workers are known to torch by the address of their worker set, and the child has its parent's list of them."""
-    _torch.watch_pids(1, ())
+    of_torch.watch_pids(1, ())
     try:
-        _torch.watch_pids(1, ())
+        of_torch.watch_pids(1, ())
     finally:
-        _torch.unwatch_pids(1)
+        of_torch.unwatch_pids(1)

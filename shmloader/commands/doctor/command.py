@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import shmloader
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.commands.doctor import software
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of, not_negative, positive

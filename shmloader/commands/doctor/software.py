@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from shmloader import _torch, off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.device import accelerator
+from shmloader.private import of_torch
 
 SHM_MOUNT = "/dev/shm"
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -33,7 +34,7 @@ def torch_and_the_ring(wanted: Wanted) -> Finding:
         remedy = "install a torch that shmloader was tested with, or a newer shmloader"
         remedy = remedy if sys.platform == "linux" else "run on 64-bit Linux"
         return Finding("attention", f"{state}: no loader rides the ring", meaning, remedy)
-    if lost := _torch.what_is_lost():
+    if lost := of_torch.what_is_lost():
         return Finding(
             "note", f"{state}: loaders ride the ring", "; ".join(lost), "a newer shmloader may know this torch"
         )

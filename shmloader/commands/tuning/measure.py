@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
 from shmloader.commands.tuning.search import VARIED, Sample, Setting
 from shmloader.dataloader import DataLoader
 from shmloader.device.accelerator import accelerator_of

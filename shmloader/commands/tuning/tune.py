@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from shmloader import off_the_ring
+from shmloader.checks import off_the_ring
+from shmloader.protocols.row_wise import is_row_wise
 from shmloader.resume.seek import within
-from shmloader.row_wise import is_row_wise
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
 from shmloader.system.limits import available_memory
 

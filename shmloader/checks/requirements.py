@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch, replaced
-from shmloader.far_requirements import check_far_workers
+from shmloader.checks.far_requirements import check_far_workers
 from shmloader.options import Options, UnsuitableOption
-from shmloader.places import BY_DATASET, storage_place
-from shmloader.row_wise import is_row_wise
+from shmloader.private import of_torch, replaced
+from shmloader.protocols.places import BY_DATASET, storage_place
+from shmloader.protocols.row_wise import is_row_wise
 
 
 def check_requirements(loader: Any, options: Options) -> None:
@@ -31,7 +31,7 @@ def check_requirements(loader: Any, options: Options) -> None:
         check_far_workers(loader, options)
     if options.device is not None:
         _check_device(torch.device(options.device), options)
-    if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+    if isinstance(loader.dataset, IterableDataset) or of_torch.is_pipe(loader.dataset):
         _check_stream(loader, options)
     _check_fetcher(loader, options)
     if not loader.in_order:

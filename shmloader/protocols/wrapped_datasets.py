@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
-from shmloader.attributes import attribute
+from shmloader.protocols.attributes import attribute
 
 
 def hearers(dataset: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import default_collate
 
-from shmloader.attributes import attribute
+from shmloader.protocols.attributes import attribute
 
 Collate = TypeVar("Collate", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""Looks up names that a library keeps to itself, and notes which are missing: NOTE [ Private names ] in _torch.py."""
+"""Looks up names that a library keeps to itself, and notes which are missing: NOTE [ Private names ] in of_torch.py."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 NOTE [ Private names ]
 
 torch may drop or change any of these names in any release; 2.14 did.  So each name is looked up here, together with the
-arguments with which it is called (_private_names.py), and a missing name breaks nothing.  A name that is missing, or
+arguments with which it is called (lookup.py), and a missing name breaks nothing.  A name that is missing, or
 that takes other arguments, is noted in LACKS with the consequence:
 
     the ring needs the name         no loader rides the ring; `why_not()` has the reason, and dataloader.py warns, or
@@ -43,7 +43,7 @@ import torch
 import torch.autograd.profiler
 import torch.utils.data
 
-from shmloader._private_names import LACKS, find
+from shmloader.private.lookup import LACKS, find
 
 # ------------------------------------------------------------------------------------------- what the ring stands on
 

@@ -17,7 +17,7 @@ that, because then the batches differ without a word.  There are three kinds:
        torch may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
        proxy, a function of C) is not torch's, unless this torch itself has no code.  Changed source that is compiled
        with the name of torch's file is not noticed.
-    2. Our own watch over torch's iterators is looked through: _torch.watch_iterators().
+    2. Our own watch over torch's iterators is looked through: of_torch.watch_iterators().
     3. Each iter() looks again, because other code may change torch at any time.  It takes about 4 us.
 """
 
@@ -35,8 +35,8 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch
-from shmloader.attributes import attribute
+from shmloader.private import of_torch
+from shmloader.protocols.attributes import attribute
 
 IGNORE = "SHMLOADER_IGNORE_REPLACED"
 _SERVES = "_MultiProcessingDataLoaderIter"  # the name of the class whose iterators serve loaders with workers
@@ -101,13 +101,13 @@ def fetcher(streams: bool) -> str | None:
     Args:
         streams: Whether the dataset is iterable.
     """
-    if _torch.fetchers is None:  # this torch has others
+    if of_torch.fetchers is None:  # this torch has others
         return None
     create = torch.utils.data._DatasetKind.create_fetcher
     if not _is_torchs(create, _file()):
         return f"_DatasetKind.create_fetcher ({_where(create)})"
     name = "_IterableDatasetFetcher" if streams else "_MapDatasetFetcher"
-    found = getattr(_torch.fetchers, name)
+    found = getattr(of_torch.fetchers, name)
     if not isinstance(found, type):
         return f"{name} ({_where(found)})"
     file = _file("_utils", "fetch.py")
@@ -217,7 +217,7 @@ def come_back(ours: Callable[[Any], Any]) -> None:
     Args:
         ours: Makes an iterator of ours for a loader with workers; it returns None if torch's must serve that.
     """
-    _torch.make_iterators_by(functools.partial(_make, ours))
+    of_torch.make_iterators_by(functools.partial(_make, ours))
 
 
 def _make(ours: Callable[[Any], Any], kind: Any, loader: Any, code: types.CodeType) -> Any:
@@ -279,10 +279,10 @@ def _replaced_methods() -> dict[str, Any]:
         value = own.get(method)
         if value is None or (type(value) is types.FunctionType and value.__code__.co_filename == file):
             continue
-        value = _torch.before_watch(each, value)
+        value = of_torch.before_watch(each, value)
         if not _is_torchs(value, file):
             found[f"{each.__name__}.{method}"] = value
-    loop = _torch.worker_loop()
+    loop = of_torch.worker_loop()
     if loop is not None and not _is_torchs(loop, _file("_utils", "worker.py")):
         found["_worker_loop"] = loop
     return found

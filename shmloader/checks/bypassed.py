@@ -19,8 +19,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.off_the_ring import warn_once
-from shmloader.wrapped_datasets import asked_for_batches
+from shmloader.checks.off_the_ring import warn_once
+from shmloader.protocols.wrapped_datasets import asked_for_batches
 
 
 def warn_if_bypassed(loader: Any) -> None:

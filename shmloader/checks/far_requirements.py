@@ -6,9 +6,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch
 from shmloader.far_workers import WorkerCount
 from shmloader.options import Options, UnsuitableOption
+from shmloader.private import of_torch
 
 
 def check_far_workers(loader: Any, options: Options) -> None:
@@ -17,7 +17,7 @@ def check_far_workers(loader: Any, options: Options) -> None:
     Raises:
         UnsuitableOption: It cannot.
     """
-    if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+    if isinstance(loader.dataset, IterableDataset) or of_torch.is_pipe(loader.dataset):
         raise UnsuitableOption(
             f"far_workers needs a map-style dataset, but got {type(loader.dataset).__name__}. The place of a stream "
             "lies in its worker, and would be lost with a machine. Leave far_workers out.",

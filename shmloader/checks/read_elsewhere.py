@@ -33,10 +33,11 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch, off_the_ring, replaced
-from shmloader.attributes import attribute
+from shmloader.checks import off_the_ring
 from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS, Options
+from shmloader.private import of_torch, replaced
+from shmloader.protocols.attributes import attribute
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.callers import caller
@@ -237,9 +238,9 @@ def unlisten(listener: Callable[[Any], None]) -> None:
 
 def _watch_while_needed() -> None:
     if _listeners or any(note.is_open for found in list(_readers.values()) for note in found.notes):
-        _torch.watch_iterators(_begins)
+        of_torch.watch_iterators(_begins)
     else:
-        _torch.unwatch_iterators()
+        of_torch.unwatch_iterators()
 
 
 def _ours_begins(loader: Any) -> None:

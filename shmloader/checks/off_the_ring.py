@@ -20,8 +20,8 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch, replaced
 from shmloader.options import ONLY_ON_THE_RING, OptionOfTheRing, Options
+from shmloader.private import of_torch, replaced
 from shmloader.system.callers import caller
 
 _warned: set[str] = set()
@@ -31,7 +31,7 @@ def why_not_here() -> str | None:
     """Why no loader can ride the ring in this process; None if it can."""
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return f"the ring needs 64-bit Linux, and this is {sys.platform} on {platform.machine()}"
-    if why := _torch.why_not():
+    if why := of_torch.why_not():
         return f"{why}; install a torch that shmloader was tested with, or a newer shmloader"
     return None
 
@@ -44,7 +44,7 @@ def why_not(loader: Any) -> str | None:
         return why
     if _makes_threads(loader.multiprocessing_context):
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
-    if _torch.is_pipe(loader.dataset):
+    if of_torch.is_pipe(loader.dataset):
         return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
     return _why_not_pinned() if loader.pin_memory and torch.accelerator.is_available() else None
 

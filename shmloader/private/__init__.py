@@ -1,0 +1,1 @@
+"""Names that torch and multiprocessing keep to themselves, and what other code has replaced there."""

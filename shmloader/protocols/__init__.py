@@ -1,0 +1,1 @@
+"""What a user's dataset, sampler and collate function say of themselves: methods, marks, what they wrap."""
