@@ -65,7 +65,6 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: see another()."""
-
     end_workers_that_cannot_go_on(loader)
     if not loader.persistent_workers:
         return another(loader, rides, theirs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from resuming import quiet, through_json
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
 import shmloader
 
@@ -225,3 +225,40 @@ def test_a_state_saved_again_before_the_first_batch_says_what_was_drawn() -> Non
     expected = [run(wanted) for _ in range(3)]
     torch.set_rng_state(of_global)
     assert [run(again) for _ in range(3)] == expected
+
+
+class Shuffled(BatchSampler):
+    """Gives the batches of the sampler inside it in an order that it draws from a generator of its own."""
+
+    def __init__(self, sampler: Sampler[int], generator: torch.Generator) -> None:
+        super().__init__(sampler, 2, False)
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = list(super().__iter__())
+        yield from (batches[at] for at in torch.randperm(len(batches), generator=self.generator).tolist())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_batch_sampler_with_a_generator_of_its_own_around_one_with_the_loaders(after: int, workers: int) -> None:
+    def loader() -> Any:
+        loaders, own = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+        sampler = Shuffled(RandomSampler(range(LENGTH), generator=loaders), own)
+        return shmloader.DataLoader(range(LENGTH), batch_sampler=sampler, generator=loaders, num_workers=workers)
+
+    first, again = loader(), loader()
+    batches = iter(first)
+    for _ in range(after):
+        next(batches)
+    if after == LENGTH // 2:
+        assert not list(batches)  # a state between two epochs
+    state = through_json(first.state_dict())
+    rest = [batch.tolist() for batch in batches]
+    following = [batch.tolist() for batch in first]
+    again.load_state_dict(state)
+    resumed = [batch.tolist() for batch in again]
+    if rest:
+        assert resumed == rest
+        resumed = [batch.tolist() for batch in again]
+    assert resumed == following
