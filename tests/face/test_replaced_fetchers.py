@@ -111,7 +111,7 @@ def test_a_replaced_fetcher_makes_the_batches(
 
 
 @pytest.mark.parametrize(
-    ("options", "collate"), zip(ALL_WORKERS, [default_collate, torch.stack, default_collate], strict=True)
+    ("options", "collate"), [*zip(ALL_WORKERS, [default_collate, torch.stack, default_collate], strict=True)]
 )
 def test_packed_batches(options: dict[str, Any], collate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Packing)
