@@ -56,14 +56,19 @@ def check(kind: str, form: str, options: dict[str, Any], place: str, asks: bool)
         epoch, count = int(place != PLACES[0]), {PLACES[0]: 2, PLACES[2]: 1}.get(place, 0)
         if epoch:
             first.set_epoch(0)
-            count = len(numbers(iterate(first))) if place == "behind the last batch" else count
-        first.set_epoch(epoch)
+            whole = numbers(iterate(first))
+            count = len(whole) if place == "behind the last batch" else count
         if asks:
             first.state_dict()
-        batches = None if place == "between two epochs" else iter(first)
+        batches = None
+        if place != "between two epochs":
+            first.set_epoch(epoch)
+            batches = iter(first)
         numbers([] if batches is None else batches, count)
         state, generators = first.state_dict(), global_states()
         assert (state["epoch"], state["batches"], state["begun"]) == (epoch, count, batches is not None)
+        if batches is None:
+            first.set_epoch(epoch)
         rest = numbers(iterate(first) if batches is None else batches)
         first.set_epoch(epoch + 1)
         following = numbers(iterate(first))
@@ -73,7 +78,7 @@ def check(kind: str, form: str, options: dict[str, Any], place: str, asks: bool)
         set_global_states(generators)
         again.load_state_dict(state)
         assert through_json(again.state_dict()) == state
-        if asks:
+        if asks or batches is None:
             again.set_epoch(epoch)
         assert numbers(iterate(again)) == rest
         again.set_epoch(epoch + 1)
