@@ -1,5 +1,5 @@
-"""Under torchrun: a rank that dies takes its workers with it; and a job that is to end saves in mid-epoch, and resumes
-there, also with other ranks.
+"""Under torchrun: the shares of ranks are those of torch; a rank that dies takes its workers with it; and a job that is to
+end saves in mid-epoch, and resumes there, also with other ranks.
 
 torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
 """
@@ -135,6 +135,49 @@ def workers(): return [child.pid for child in psutil.Process().children(recursiv
 
 def shares(run: Run, name: str) -> list[list[int]]:
     return [run.noted(name.format(rank=rank)) for rank in range(RANKS)]
+
+
+# ---------------------------------------------------------------------------------------------------------- the shares
+
+SHARES = (
+    NOTE
+    + """
+import torch, torch.distributed, torch.utils.data, shmloader as loader
+from conftest import BOTH, Augmented, assert_same, iterate, seed_all
+torch.distributed.init_process_group("gloo")
+for drop_last in (False, True):
+    sampler = loader.DistributedSampler(Augmented(53), seed=3, drop_last=drop_last)
+    epochs = []
+    for kind in BOTH:
+        seed_all(int(rank))
+        batches = kind(Augmented(53), batch_size=4, sampler=sampler, num_workers=2, drop_last=drop_last)
+        got = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            got.append(iterate(batches))
+            assert len(got[-1]) == len(batches)
+        epochs.append(got)
+    assert_same(epochs[1], epochs[0])
+    for epoch, got in enumerate(epochs[1]):
+        note(f"{drop_last}-{epoch}-{rank}", [int(i) for batch in got for i in batch["i"]])
+torch.distributed.destroy_process_group()
+"""
+)
+
+
+@pytest.mark.long
+def test_the_ranks_share_the_dataset_as_with_torch(torchrun: Callable[..., Run]) -> None:
+    run = torchrun(SHARES)
+    status, out, err = run.end()
+    assert status == 0, out + err
+    for drop_last, share in ((False, 27), (True, 24)):  # of 53: padded to 54; or 26 each, of which 6 batches of 4
+        epochs = [shares(run, f"{drop_last}-{epoch}-{{rank}}") for epoch in range(2)]
+        for mine, other in epochs:
+            assert len(mine) == len(other) == share
+            # the one image that fills up the last share is in both
+            assert len(set(mine) & set(other)) == (0 if drop_last else 1)
+            assert drop_last or set(mine) | set(other) == set(range(53))
+        assert epochs[0] != epochs[1]
 
 
 # ----------------------------------------------------------------------------------------------------- a rank is killed
