@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from shmloader.batch.exceptions import caught, raise_again
@@ -40,12 +41,14 @@ class _Memory:
             ) from None
 
 
-def _is_answered(sock: socket.socket) -> bool:
-    """Wait for an answer.  Handlers of signals run meanwhile."""
+def _received(receive: Callable[[], Any]) -> Any:
+    """What a call that receives returns.  It is called again after an error by which the kernel says that the other end
+    has closed and not read all: what that end had sent comes behind the error.
+    """
     try:
-        return bool(sock.recv(1, socket.MSG_PEEK))
-    except ConnectionResetError:  # what was sent comes behind this error
-        return bool(sock.recv(1, socket.MSG_PEEK))
+        return receive()
+    except ConnectionResetError:
+        return receive()
 
 
 class Reading:
@@ -82,14 +85,14 @@ class Reading:
         with connect_to(name) as sock:
             with contextlib.suppress(ConnectionError):  # it has refused this process, and its answer can be read
                 sock.send(pickle.dumps({"version": VERSION, "join": join, "shares": not copies}))
-            if not _is_answered(sock):
+            if not _received(lambda: sock.recv(1, socket.MSG_PEEK)):  # handlers of signals run in this wait
                 raise nobody(name)
             with held():  # otherwise a handler that raises may leave a descriptor
                 self._greet(sock)
         self.closed = False
 
     def _greet(self, sock: socket.socket) -> None:
-        text, fds, _, _ = socket.recv_fds(sock, 1 << 20, 2)
+        text, fds, _, _ = _received(lambda: socket.recv_fds(sock, 1 << 20, 2))
         try:
             self._pid, death = peer_of(sock)
             fds.append(death)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
 import struct
 import subprocess
 import sys
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from served import printed, server_of
 
 import shmloader
 from shmloader.core.served_side import VERSION
-from shmloader.readers.connection import Listener, address_of, connect_to, peer_of
+from shmloader.readers import reading
+from shmloader.readers.connection import FAILED, Listener, address_of, connect_to, peer_of
 from shmloader.readers.server import serve
 
 HELLO = {"version": VERSION, "join": "batch", "shares": False}
@@ -575,6 +579,32 @@ print(sum(1 for _ in attached()))
 end(server)
 """
     assert printed(text) == ["True"] * 3 + ["20"]
+
+
+def test_a_refusal_is_read_although_the_server_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It closes without having read what the reader sent, and that resets the connection between two reads."""
+    name, answered, closed = f"test-{os.getpid()}-refuses", threading.Event(), threading.Event()
+    listener = Listener(address_of(name))
+
+    def refuse() -> None:
+        with listener.sock.accept()[0] as sock:
+            sock.send(pickle.dumps((FAILED, 0, "there is no room")))
+            assert answered.wait(20)
+        closed.set()
+
+    @contextlib.contextmanager
+    def held() -> Iterator[None]:
+        answered.set()
+        assert closed.wait(20)
+        yield
+
+    monkeypatch.setattr(reading, "held", held)
+    server = threading.Thread(target=refuse)
+    server.start()
+    with pytest.raises(RuntimeError, match="there is no room"):
+        reading.Reading(name, "batch", True)
+    server.join()
+    listener.close()
 
 
 def test_a_job_whose_addresses_are_limited_says_so() -> None:
