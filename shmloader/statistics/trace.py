@@ -18,7 +18,6 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -159,8 +158,10 @@ def _timed(value: Any, method: Callable[..., Any], before: Any, report: Callable
         given = list(arguments)  # one at most, taken out of the list, because a stage drops its batch early
         del arguments
         began_at = time.monotonic_ns()
-        call = partial(method, weakly()) if before is None else before
-        result = call(given.pop()) if given else call()
+        if before is not None:
+            result = before(given.pop()) if given else before()
+        else:  # no partial, because that would keep the batch during the call
+            result = method(weakly(), given.pop()) if given else method(weakly())
         report(Span(began_at, time.monotonic_ns()))
         return result
 

@@ -211,6 +211,8 @@ def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> 
         done()
         return found
 
+    if len(which) < 2:  # here, because Ctrl-C has to wait for a thread
+        return {at: one(at) for at in which}
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         futures = {at: threads.submit(one, at) for at in which}
         try:

@@ -6,7 +6,9 @@ import collections
 import json
 import os
 import pathlib
+import sys
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from scripts import run_script
 from torch.utils.data import Dataset
 
 import shmloader
+from shmloader.statistics import trace
 
 MS = 1e6  # nanoseconds
 
@@ -342,3 +345,20 @@ def test_the_profiler_sees_batches(tmp_path: pathlib.Path) -> None:
         list(loader)
     names = {event.key for event in seen.key_averages()}
     assert any(name.startswith("enumerate(DataLoader)#") for name in names), names
+
+
+def test_a_stage_that_is_timed_may_drop_its_batch_early() -> None:
+    """Otherwise a batch would stay in its slot while on_device runs."""
+
+    class Batch:
+        pass
+
+    class Stage:
+        def send(self, batch: Batch) -> bool:
+            seen = weakref.ref(batch)
+            del batch
+            return seen() is None
+
+    stage, given = Stage(), [Batch()]
+    is_dropped = trace._timed(stage, Stage.send, None, lambda span: None)(given.pop())
+    assert is_dropped == (sys.version_info >= (3, 11))  # before, a caller keeps what it passes

@@ -11,6 +11,7 @@ import pickle
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from storage_tars import members_of_three, samples_of, write
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
-from shmloader.storage import names
+from shmloader.storage import make_index, names
 
 
 @pytest.fixture
@@ -353,3 +354,12 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     for _ in range(5):
         first = epoch()
     assert max(epoch() for _ in range(50)) < first + (2 << 20)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_shard_is_listed_in_the_callers_thread(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C has to wait for a thread that lists, and a large shard takes long."""
+    monkeypatch.setattr(make_index, "_listed", lambda kind, shard: threading.current_thread())
+    wanted: Any = SimpleNamespace(kind="tar", shards=[f"{k}.tar" for k in range(count)])
+    listed_by = make_index._listed_here(wanted, list(range(count)), lambda: None)
+    assert [each is threading.current_thread() for each in listed_by.values()] == [count == 1] * count
