@@ -562,13 +562,16 @@ def test_a_job_that_may_open_no_more_files_says_so() -> None:
 
 def test_a_server_that_may_open_no_more_files_refuses_and_says_so() -> None:
     text = """
+ready, limited = os.pipe()
+
 def served():
     def full():
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, 4096))
+        os.write(limited, b"1")
     serve(loader(), NAME, on_start=full)
 
 server = forked(served)
-time.sleep(0.5)
+os.read(ready, 1)
 for _ in range(3):
     try:
         iter(attached())
