@@ -82,7 +82,7 @@ def check(kind: str, form: str, options: dict[str, Any], place: str, asks: bool)
             again.set_epoch(epoch)
         assert numbers(iterate(again)) == rest
         again.set_epoch(epoch + 1)
-        if not (lacks_generator and asks):  # else it is a draw behind: docs/resume.md
+        if not (lacks_generator and asks):  # its generator would be a draw behind: docs/resume.md
             assert numbers(iterate(again)) == following
     assert state == before
 

@@ -111,7 +111,7 @@ class Took:
     def __init__(self, burst: int, deep: int, seconds: float) -> None:
         self._burst, self._early, self._seconds = burst, deep * burst + 1, seconds
         self._came: list[float] = []
-        self._waited: list[float] = []  # in next(), for each
+        self._waited: list[float] = []  # seconds in next() before each batch
 
     def is_over(self, asked: float) -> bool:
         """Record that a batch has come, which was asked for at this time.  Returns whether these are enough."""
