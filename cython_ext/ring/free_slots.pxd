@@ -28,7 +28,6 @@ cdef class Slots:
     cdef bint folded                    # payloads that become free give their pages back
     # NOTE [ Pages go back ]
     cdef readonly uint64_t rested_at    # when the last epoch ended; 0: one is under way, or there was none
-    cdef bint is_listed                 # among the rings at rest
     cdef uint64_t limit                 # bytes; a payload that has pages for more gives some back
     cdef uint64_t largest               # bytes, of the batches of this period
     cdef int period, counted            # batches, and how many of them were taken
@@ -57,7 +56,8 @@ cdef class Slots:
     cdef int retire(self, int payload, set keepers) except -1   # a lent payload that these workers keep
     cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
     cdef bint fold_one(self, int payload, Py_ssize_t keep=*) noexcept   # give back the pages of a free payload
-    cdef bint fold_next(self) noexcept                  # those of one of them
+    cdef Py_ssize_t fold(self, Py_ssize_t bytes) noexcept   # those of several, until they are as many
+    cdef Py_ssize_t committed(self) noexcept            # bytes of all payloads that have pages
     cdef bint keeps_pages(self) noexcept                # whether payloads do so in any case
     cdef void seen(self, uint64_t bytes) noexcept       # a batch was taken
     cdef void shrink(self, int payload) noexcept        # leave a free payload what the last batches took

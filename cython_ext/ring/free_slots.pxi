@@ -14,9 +14,11 @@ A slot that has grown keeps its pages, because it costs more to get them than to
 cases, in which they would be of no use for long:
 
     1. A loader whose workers persist has ended an epoch, AT_REST ago, and another loader of the process is iterated.
-       That one's next() gives back the pages of one free slot after the other, a slot with each call, because a call
+       That one's next() gives back the pages of one free slot after the other, until they are A_CALLS, because a call
        that gave back gigabytes would be late.  So no thread and no timer is needed.  Slots that are lent follow when
-       their batches die.
+       their batches die.  The last two loaders at rest wait for AT_REST: training and validation in turn find their
+       pages.  So do those before them, while all these hold no more than A_LOT.  The others begin at once, because
+       otherwise memory would grow with the number of loaders.
     2. A slot has more than MUCH times the pages of the largest of the last batches.  They are counted in periods of
        WINDOW batches for each slot, and the limit is that of the last period or of the one under way, if that is
        larger.  So no slot gives back twice within a period.  If a batch comes that is too large for what was left,
@@ -50,20 +52,22 @@ cdef enum:
     MUCH = 8
     LITTLE = 1048576            # bytes; a slot of fewer gives nothing back because of its size
     MARGIN = 65536              # bytes; what a slot keeps is a multiple, and has as many to spare, as SPARE_COMMIT
+    A_CALLS = 67108864          # bytes, which take ten milliseconds
+    A_LOT = 268435456           # bytes that more than two loaders at rest may hold
 
 cdef uint64_t NEVER = <uint64_t>-1
 cdef uint64_t AT_REST = 5_000_000_000       # nanoseconds
 cdef uint64_t next_fold = NEVER             # when a ring will have rested for so long
-cdef list at_rest = []                      # weak references to the Slots of rings at rest
+cdef list at_rest = []                      # weak references to the Slots of rings at rest; the last one rests last
 
 
 cdef int fold_rested(uint64_t time) except -1:
-    """Have a payload of a ring that has rested long enough give its pages back.  Another ring's next() calls this.
+    """Have payloads of rings that have rested long enough give their pages back.  Another ring's next() calls this.
 
     It runs no code of Python, so no other thread begins or ends an epoch meanwhile.
     """
     global next_fold
-    cdef Py_ssize_t k = len(at_rest)
+    cdef Py_ssize_t k = len(at_rest), left = A_CALLS
     cdef uint64_t due = NEVER
     cdef Slots slots
     if time < next_fold:
@@ -75,11 +79,10 @@ cdef int fold_rested(uint64_t time) except -1:
             if slots.rested_at + AT_REST > time:
                 due = min(due, slots.rested_at + AT_REST)
                 continue
-            if slots.fold_next():
+            left -= slots.fold(left)
+            if left <= 0:
                 next_fold = time    # with the next call it goes on
                 return 0
-        if slots is not None:
-            slots.is_listed = False
         del at_rest[k]
     next_fold = due
     return 0
@@ -330,26 +333,52 @@ cdef class Slots:
             since: nanoseconds of CLOCK_MONOTONIC; 0: now.
         """
         global next_fold
+        cdef Py_ssize_t k = len(at_rest), held
+        cdef int resting = 1
+        cdef Slots slots
         if self.mapping.closed or self.keeps_pages():
             return
-        self.rested_at = since or now()
+        self.rested_at, held = since or now(), self.committed()
         next_fold = min(next_fold, self.rested_at + AT_REST)
-        if not self.is_listed:
-            self.is_listed = True
-            at_rest.append(weakref.ref(self))
+        while k:
+            k -= 1
+            slots = at_rest[k]()
+            if slots is None or slots is self:
+                del at_rest[k]
+            elif slots.rested_at:
+                resting += 1
+                held += slots.committed()
+                if resting > 2 and held > A_LOT:
+                    slots.rested_at = min(slots.rested_at, self.rested_at - AT_REST)
+                    next_fold = 0
+        at_rest.append(weakref.ref(self))
+        if next_fold == 0:
+            fold_rested(now())
+
+    cdef Py_ssize_t committed(self) noexcept:
+        """How many bytes of all payloads have pages."""
+        cdef Py_ssize_t bytes = 0
+        cdef int k
+        for k in range(self.payloads):
+            bytes += ring_committed(&self.payload[k])
+        return bytes
 
     def wake(self) -> None:
         """An epoch begins."""
         self.rested_at, self.folded = 0, False
 
-    cdef bint fold_next(self) noexcept:
-        """Give back the pages of one free payload; false if none has any."""
+    cdef Py_ssize_t fold(self, Py_ssize_t bytes) noexcept:
+        """Give back pages of free payloads until they are as many bytes, or all.  Returns how many they were."""
+        cdef Py_ssize_t had, given = 0
         cdef int k
         for k in range(self.frees):
+            had = ring_committed(&self.payload[self.free[k]])
             if self.fold_one(self.free[k]):
-                return True
+                given += had
+                if given >= bytes:
+                    return given
         self.folded = True
-        return False
+        return given
 
     # ------------------------------------------------------------------------------------------------ after an outlier
 

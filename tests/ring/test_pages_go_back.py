@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -85,12 +86,12 @@ class TestAtRest:
                 ring.fill(whole(MiB, k))
                 assert_same(ring.take(), whole(MiB, k))
 
-    def test_one_slot_with_each_batch_of_another_loader(self) -> None:
+    def test_64_megabytes_with_each_batch_of_another_loader(self) -> None:
         with BothSides(memory="memfd") as ring:
-            fill_all(ring, MiB)
+            fill_all(ring, 33 * MiB)
             ring.trainer.slots.rest(LONG_AGO)
-            for left in (4, 3, 2, 1):
-                assert pages(ring) // MiB == left
+            for left in (4, 2):
+                assert pages(ring) // (33 * MiB) == left
                 step(1)
             assert pages(ring) < MiB
 
@@ -114,6 +115,22 @@ class TestAtRest:
             step()
             assert pages(other) < MiB
             assert pages(ring) > 4 * MiB or time.monotonic_ns() - ring.trainer.slots.rested_at > 5e9
+
+    @pytest.mark.parametrize(("size", "keep"), [(23, [True, False, False, True]), (1, [True] * 4)])
+    def test_at_once_if_two_others_rest_since_then_and_all_hold_much(self, size: int, keep: list[bool]) -> None:
+        with ExitStack() as stack:
+            rings = [stack.enter_context(BothSides(memory="memfd")) for _ in range(4)]
+            for ring in rings:
+                fill_all(ring, size * MiB)
+                ring.trainer.slots.rest()
+            rings[0].trainer.slots.wake()  # it takes its turn, and rests last
+            fill_all(rings[0], size * MiB)
+            rings[0].trainer.slots.rest()
+            step(20)
+            assert [pages(ring) > 4 * MiB for ring in rings] == keep
+            for ring in rings:
+                ring.fill(whole(size * MiB, 3))
+                assert_same(ring.take(), whole(size * MiB, 3))
 
     def test_not_if_it_is_under_way_again(self) -> None:
         with BothSides(memory="memfd") as ring:
