@@ -1,6 +1,6 @@
 """Builds the Cython core: cython_ext/<room>/<name>.pyx, with <name>.pxd, becomes shmloader.core.<name>.
 
-A module includes parts: each has its text in <part>.pxi, and what it declares in <part>.pxd.
+A module includes parts, <part>.pxi.  What they declare is in <name>.pxd, too.
 
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
 extensions speak to torch only through addresses, DLPack and Python's buffer protocol.  The JPEG decoder is ours, so no

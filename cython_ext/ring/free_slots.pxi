@@ -61,13 +61,17 @@ cdef uint64_t next_fold = NEVER             # when a ring will have rested for s
 cdef list at_rest = []                      # weak references to the Slots of rings at rest; the last one rests last
 
 
-cdef int fold_rested(uint64_t time) except -1:
+cdef int fold_rested(uint64_t time, Py_ssize_t left=A_CALLS) except -1:
     """Have payloads of rings that have rested long enough give their pages back.  Another ring's next() calls this.
 
     It runs no code of Python, so no other thread begins or ends an epoch meanwhile.
+
+    Args:
+        time: now.
+        left: bytes that this call gives back at most, and the last slot's.
     """
     global next_fold
-    cdef Py_ssize_t k = len(at_rest), left = A_CALLS
+    cdef Py_ssize_t k = len(at_rest)
     cdef uint64_t due = NEVER
     cdef Slots slots
     if time < next_fold:
@@ -353,7 +357,7 @@ cdef class Slots:
                     next_fold = 0
         at_rest.append(weakref.ref(self))
         if next_fold == 0:
-            fold_rested(now())
+            fold_rested(now(), A_LOT)       # nobody waits for a batch at an epoch's end
 
     cdef Py_ssize_t committed(self) noexcept:
         """How many bytes of all payloads have pages."""

@@ -121,11 +121,12 @@ a part of what a process may map, and a slot that outgrows its room gets a large
     5. Where a slot may still move to the memfd, it does so before it outgrows its room.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from posix.types cimport off_t, pid_t
 
 from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
 from ring.spin cimport ring_spin
+from shmloader.core.figures cimport Figures, Log
 
 cdef enum:
     # kinds of task; a sampler over an array gives numpy.int64
@@ -207,6 +208,159 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1
     cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size)
 
-include "ring/sequences.pxd"
-include "ring/turns.pxd"
-include "ring/free_slots.pxd"
+
+# ------------------------------------------------------------------------------------------------------- sequences.pxi
+
+cdef struct ring_given:
+    uint64_t sequence
+    int worker, payload                 # the worker, or ANY
+    int chunks                          # sequences of the batch that begins here; 0 in its further ones
+    uint32_t row, rows                  # of a chunk: its first row, and the batch's; rows 0: a whole batch
+    uint64_t batch                      # of its epoch
+    uint32_t samples                    # of the batch that begins here
+    uint32_t cell                       # for its stream's state
+    uint64_t opened_at
+    uint64_t then                       # the sequence that is taken after this one, if one is in flight
+
+
+cdef class Sequences:
+    cdef Mapping mapping
+    cdef ring_entry *entry
+    cdef int workers, entries
+    cdef bint in_order
+    cdef readonly int in_flight         # sequences opened and not taken
+    cdef readonly uint64_t next_open    # the sequence that will be opened next
+    cdef readonly uint64_t next_take    # the sequence that will be taken next; out of order: once it is ready
+    cdef int seen                       # chunks of the next batch that were found READY
+    cdef uint64_t unseen                # its first sequence that was not found READY
+    cdef uint64_t last                  # in order: the sequence in flight that will be taken last
+    cdef list listed                    # for each entry: the rows of its chunk, if they are listed: NOTE [ Windows ]
+    cdef uint8_t *busy                  # the entries that the sequences in flight are in
+    cdef ring_given *given              # for each of these entries: what it was opened with
+
+    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
+                     uint32_t samples, uint32_t cell, uint64_t time) noexcept
+    # Take the last `count` sequences in this order, whose numbers begin at 0, after the sequence `before`.
+    cdef void take_by(self, const int *order, int count, uint64_t before) noexcept
+    cdef void pass_over(self) noexcept                  # advance next_open to a free entry
+    cdef bint find_ready(self) noexcept nogil           # find the next batch that can be taken; false: there is none
+    cdef ring_given *next_batch(self) except NULL       # the batch that find_ready() found
+    cdef void took(self, int chunks) noexcept           # that batch was taken
+    cdef int lost(self) noexcept nogil                  # 1 + an entry whose word was overwritten; 0: none
+    cdef bint is_lost(self, int k) noexcept nogil       # whether this entry's word has an impossible value
+    cdef object overwritten(self, int entry)            # the exception for that
+    # Whether an entry in use has an owner, and which worker that is.
+    cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil
+    cdef list of(self, int worker, uint32_t state)      # the sequences in this state that this worker owns
+    cdef bint may_own(self, int entry, uint64_t word) noexcept nogil
+    cdef int entry_of(self, uint64_t sequence) except -1  # of a sequence in flight
+
+
+# ----------------------------------------------------------------------------------------------------------- turns.pxi
+
+cdef class Meter:                       # of one loader, whatever iterators it has
+    cdef readonly Figures figures
+    cdef readonly Log log
+    cdef readonly object turns          # of living iterators: a set of weak references
+    cdef object __weakref__
+
+
+cdef class Turns:
+    cdef readonly Meter meter
+    cdef Figures figures
+    cdef object __weakref__
+    cdef Mapping mapping                # of the words to write; None: there is no ring
+    cdef Turns source                   # that of the prefetch thread, whose ring counts the user's turns too
+    cdef ring_header *header
+    cdef ring_worker *worker
+    cdef ring_payload *payload
+    cdef readonly int workers, payloads
+    cdef uint64_t slot_most
+    cdef public object slots            # the ring's Slots; None: there is no ring
+    cdef public int kind                # WAIT, or SOURCE_WAIT if a prefetch thread calls next()
+    cdef uint64_t asked_at              # 0: no thread is in next()
+    cdef uint64_t handed_out_at         # the batch before; 0: there was none in this epoch, or the time is not known
+    cdef uint64_t taken_at              # in this next()
+    cdef uint64_t logged                # the number in the log of what was taken last
+    cdef uint64_t calls                 # of next() in this epoch, that gave a batch
+    cdef uint64_t starting              # nanoseconds in iter(), which count as part of the epoch's first next()
+    cdef uint64_t available_at          # when all batches up to the one taken last were READY
+    cdef uint64_t *asks                 # when next() was called, of the last calls
+    cdef int most_asks
+    cdef uint64_t asks_made
+    cdef bint in_order
+    cdef bint workers_added             # the workers' figures were added to the loader's, and are not read again
+
+    cdef void ask(self, uint64_t time) noexcept                 # next() was called
+    cdef void hand_out(self, uint64_t time) noexcept            # it returns a batch
+    cdef void leave(self) noexcept                              # it returned or raised
+    cdef void new_epoch(self, uint64_t epoch) noexcept
+    cdef void opened(self) noexcept                             # a batch was opened
+    cdef void came(self) noexcept                               # a batch was taken, which may hold nothing
+    cdef void took(self, Sequences sequences, ring_given *given, uint64_t used, int lent) noexcept
+    cdef int add_workers(self, Figures to) except -1
+    cdef void died(self) noexcept
+    cdef void waited_for(self, uint64_t opened, uint64_t claimed, uint64_t fetched, uint64_t published,
+                         uint64_t time, int worker) noexcept
+    cdef uint64_t ready_when_asked(self, uint64_t available) noexcept
+
+
+# ------------------------------------------------------------------------------------------------------ free_slots.pxi
+
+cdef struct lending:                    # of a payload whose batch the user has
+    uint64_t since                      # nanoseconds; 0: the user has no batch in it
+    uint64_t batches                    # that were taken up to then, this one included
+    uint64_t logged                     # its first sequence's number in the log
+
+
+cdef int fold_rested(uint64_t time, Py_ssize_t left=*) except -1    # called with each next(), at this time
+
+
+cdef class Slots:
+    cdef object __weakref__
+    cdef Mapping mapping
+    cdef ring_header *header
+    cdef ring_payload *payload
+    cdef int payloads
+    cdef readonly int lent              # payloads that a Lease holds
+    cdef int spare                      # how many may be lent
+    cdef uint8_t *is_lent               # for each payload
+    cdef int *free                      # a stack of unused payloads
+    cdef int frees
+    cdef bint folded                    # payloads that become free give their pages back
+    # NOTE [ Pages go back ]
+    cdef readonly uint64_t rested_at    # when the last epoch ended; 0: one is under way, or there was none
+    cdef uint64_t limit                 # bytes; a payload that has pages for more gives some back
+    cdef uint64_t largest               # bytes, of the batches of this period
+    cdef int period, counted            # batches, and how many of them were taken
+    cdef uint64_t missed                # bytes; a batch of more had its pages given back; NEVER: no payload gave any
+    cdef int reserve                    # the first unused payload of the reserve, for those that workers keep
+    cdef dict keepers                   # for each payload that workers keep: those of them that live
+    cdef uint8_t *held_back             # for each payload: its guarded lease has died, and reclaim() has not come yet
+    cdef list returned                  # held back, without events to wait for yet; each with the streams noted
+    cdef list reading                   # held back, with the events to wait for
+    cdef bint reclaiming                # one_at_a_time() is running a function
+    cdef object current                 # returns the current stream of a device; None: no lease is guarded
+    cdef tuple devices                  # those that `current` is asked about
+    cdef list usual                     # what streams_here() returned last
+    cdef Meter meter
+    cdef lending *lending               # for each payload
+
+    cdef int pick(self) except -1                       # a free payload, for a worker to fill
+    cdef void lend(self, int payload) noexcept          # a lease has it from now on
+    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept     # the user has its batch since then
+    cdef void no_users(self, int payload) noexcept      # the last tensor over it died
+    cdef void give_back(self, int payload) noexcept     # its lease has died
+    cdef void hold_back(self, int payload) noexcept     # its guarded lease has died
+    cdef list streams_here(self)                        # the current streams of this thread
+    cdef int await_them(self, Py_ssize_t count, list events) except -1  # await_events()
+    cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of the item of awaiting() with this index
+    cdef int retire(self, int payload, set keepers) except -1   # a lent payload that these workers keep
+    cdef int died(self, int worker) except -1           # this worker keeps no payload from now on
+    cdef bint fold_one(self, int payload, Py_ssize_t keep=*) noexcept   # give back the pages of a free payload
+    cdef Py_ssize_t fold(self, Py_ssize_t bytes) noexcept   # those of several, until they are as many
+    cdef Py_ssize_t committed(self) noexcept            # bytes of all payloads that have pages
+    cdef bint keeps_pages(self) noexcept                # whether payloads do so in any case
+    cdef void seen(self, uint64_t bytes) noexcept       # a batch was taken
+    cdef void shrink(self, int payload) noexcept        # leave a free payload what the last batches took
+    cdef void close(self) noexcept                      # give back all payloads that are not lent

@@ -19,16 +19,89 @@ NOTE [ Forked children ]
     torch's workers, too, because they collate into shared memory.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 
+from atomics cimport ring_entry, ring_header, ring_memory, ring_worker
 from shmloader.core.ring cimport Ring
 
-include "ring/lane.pxd"
-include "ring/fill.pxd"
-include "ring/parts.pxd"
-include "ring/handover.pxd"
-include "ring/upcoming.pxd"
-include "ring/mapped_pages.pxd"
+# ------------------------------------------------------------------------------------------------------------ lane.pxi
+
+cdef class Lane:
+    cdef ring_worker *worker
+    cdef ring_header *header
+    cdef ring_entry *entry              # of the sequence that is claimed
+    cdef uint64_t claimed_at, fetched_at, published_at
+    cdef uint32_t epoch                 # of what was claimed last
+    cdef int aside                      # how many sequences are claimed and put aside
+    cdef bint slept                     # since the last sequence was published
+    cdef uint64_t waited                # by the trainer, when this worker went to sleep
+    cdef uint64_t cpu, delay            # at the last probe
+    cdef uint64_t probed_at, worked     # when that was; nanoseconds that batches have taken since
+
+    cdef uint64_t waited_by(self, uint64_t time) noexcept nogil     # how long the trainer has waited for batches
+    cdef void sleeps(self) noexcept nogil                           # there is nothing to claim
+    cdef void claimed(self, ring_entry *entry) noexcept
+    cdef void fetched(self) noexcept                                # the samples of the claimed sequence are there
+    cdef void published(self, bint filled) noexcept                 # it is about to be published, with a batch or not
+    cdef void put_aside(self) noexcept                              # another sequence will be claimed first
+    cdef void taken_up(self, ring_entry *entry) noexcept            # a sequence that was put aside
+    cdef void probe(self, uint64_t time) noexcept
+
+
+# ------------------------------------------------------------------------------------------------------------ fill.pxi
+
+cdef class Fill:
+    cdef Ring ring              # keeps the payload mapped
+    cdef char *data
+    cdef Py_ssize_t bytes
+    cdef Fill former            # of the same batch, over a room that it has outgrown: NOTE [ Rooms ] in ring.pxd
+
+
+# ----------------------------------------------------------------------------------------------------------- parts.pxi
+
+cdef class Part:
+    cdef Fill fill              # keeps the payload mapped, and is seen by has_views()
+    cdef char *data
+    cdef Py_ssize_t at, bytes   # in the payload
+    cdef Py_ssize_t before      # how many bytes were allocated without it
+
+
+cdef class Parts:
+    cdef list kept                      # of Part, in the order of the payload; empty in chunks
+
+    cdef Py_ssize_t without_last(self, Py_ssize_t used) noexcept    # how many bytes are allocated then
+    cdef Py_ssize_t unused(self, Py_ssize_t bytes) noexcept         # where such a part is, which is none now; or -1
+    cdef int count_unused(self) noexcept
+
+
+# -------------------------------------------------------------------------------------------------------- handover.pxi
+
+cdef class Handover:
+    cdef char *at                       # the worker's two halves, in the memory of the owner's ring
+    cdef Py_ssize_t stride              # bytes from one half to the other
+
+    # `claimed` is the sequence that the worker has claimed.
+    cdef int leave(self, uint64_t claimed, bytes states) except -1
+    cdef bytes take(self, uint64_t claimed)
+    cdef ring_memory *last(self, uint64_t claimed) noexcept nogil
+    cdef ring_memory *half(self, int at) noexcept nogil
+    cdef Py_ssize_t room(self) except -1
+
+
+# -------------------------------------------------------------------------------------------------------- upcoming.pxi
+
+cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most)
+
+
+# ---------------------------------------------------------------------------------------------------- mapped_pages.pxi
+
+cdef class MappedPages:
+    cdef uint64_t first, most       # the first piece of the mapping, and how many it has
+    cdef uint32_t folds             # of the ring, when the pieces were noted
+    cdef uint8_t *mapped            # for each piece, whether it was mapped; a page of it for each 256 MiB used
+
+    cdef int follow(self, uint32_t folds) except -1
+    cdef int before_write(self, uint64_t address, uint64_t bytes, uint64_t fresh) except -1
 
 
 cdef class WorkerSide(Ring):

@@ -1,7 +1,8 @@
 """The command line: its subcommands (COMMANDS), and the exit status of the process.
 
-A command is a folder here.  Its command.py has add_to(), which adds its options, and run().  No command removes stale
-shared memory, because a ring's memory has no name and goes with the last process that maps it (ring/segment.py).
+A command is a file here, or command.py in a folder.  It has add_to(), which adds its options, and run().  No command
+removes stale shared memory, because a ring's memory has no name and goes with the last process that maps it
+(ring/segment.py).
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import sys
 import torch
 
 import shmloader
+from shmloader.commands import index, serve
 from shmloader.commands.doctor import command as doctor
-from shmloader.commands.index import command as index
-from shmloader.commands.serve import command as serve
 from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 

@@ -1,1 +1,0 @@
-# Streams and events of an accelerator, without the GIL.

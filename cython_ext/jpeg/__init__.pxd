@@ -1,1 +1,0 @@
-# The JPEG decoder, which is in C.

@@ -1,1 +1,0 @@
-# Operations on pictures, equal to Pillow's, which are in C.

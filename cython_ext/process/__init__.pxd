@@ -1,1 +1,0 @@
-# This process and its signals.

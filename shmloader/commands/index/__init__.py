@@ -1,1 +1,0 @@
-"""`shmloader index`: makes the index of shards before a run needs it."""

@@ -1,1 +1,0 @@
-"""`shmloader serve`: hosts a loader for other processes."""
