@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from shmloader.batch import objects
 from shmloader.checks import off_the_ring
 from shmloader.dataloader import DataLoader
-from shmloader.system.endings import ClosedByWith
+from shmloader.system.cleanup import ClosedByWith
 
 try:
     from cloudpickle import dumps as _dump_code  # for what pickle cannot: lambdas, functions inside functions

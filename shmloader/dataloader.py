@@ -21,8 +21,9 @@ from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.private import replaced
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
+from shmloader.system.cleanup import ClosedByWith, take_all
 from shmloader.system.cores import hides_cores
-from shmloader.system.endings import ClosedByWith, take_all
+from shmloader.system.user_line import warn_once
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.statistics.account import begun, close_trace
@@ -213,9 +214,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         """
         super().__init_subclass__(**kwargs)
         if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
-            off_the_ring.warn_once(
-                f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}", stacklevel=3
-            )
+            warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}")
 
     def __setattr__(self, attr: str, val: Any) -> None:
         """Refuse another value for an option.  In a class derived from ours, the attribute is its own."""

@@ -15,6 +15,7 @@ from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
 from shmloader.private import of_torch
 from shmloader.resume.place import place_of
+from shmloader.system.user_line import warn_once
 
 if off_the_ring.why_not_here() is None:
     from shmloader.trainer.iterator import RingIterator
@@ -107,7 +108,7 @@ def options_of(loader: Any) -> Options:
 
 def _over_the_ring(loader: Any, options: Options) -> RingIterator:
     for lost in of_torch.what_is_lost():
-        off_the_ring.warn_once(lost)
+        warn_once(lost)
     loader.check_worker_number_rationality()
     iterator = RingIterator(loader, options)
     _iterators.add(iterator)

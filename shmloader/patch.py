@@ -46,6 +46,7 @@ from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, RefusedOption
 from shmloader.private import replaced
 from shmloader.ray import patched
+from shmloader.system.user_line import warn_once
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
@@ -259,10 +260,9 @@ def _initialise(loader: Any, arguments: Any, given: dict[str, Any], options: dic
             dropped = {name: asked.pop(name) for name in error.options if name in asked}
             if not dropped:
                 raise
-            off_the_ring.warn_once(
+            warn_once(
                 f"a {type(loader).__name__} that a framework built was not given {_arguments(dropped)}. patch_torch() "
-                f"asks for that, and this loader cannot have it: {error}",
-                stacklevel=None,
+                f"asks for that, and this loader cannot have it: {error}"
             )
             vars(loader).clear()  # torch does not let `dataset` be set again
             vars(loader).update(before)
@@ -358,10 +358,9 @@ def _serves_torchs_iterator(loader: Any) -> None:
         if issubclass(kind, _TorchLoader)
         else "patch_torch() cannot cover it, because it does not inherit from torch's DataLoader."
     )
-    off_the_ring.warn_once(
+    warn_once(
         f"patch_torch() does not reach {_name(kind)}, which torch's own iterator serves. Its batches do not ride "
-        f"shmloader's ring. {remedy}",
-        stacklevel=None,
+        f"shmloader's ring. {remedy}"
     )
 
 

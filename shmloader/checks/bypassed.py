@@ -19,8 +19,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.checks.off_the_ring import warn_once
 from shmloader.protocols.wrapped_datasets import asked_for_batches
+from shmloader.system.user_line import warn_once
 
 
 def warn_if_bypassed(loader: Any) -> None:
@@ -33,8 +33,7 @@ def warn_if_bypassed(loader: Any) -> None:
             warn_once(
                 f"{kind}.__getitem__ is not called, because {kind} has the __getitems__ of {owner}. A loader calls "
                 "that method for a whole batch, as torch's does. Define it in your class, too: "
-                "def __getitems__(self, indices): return [self[index] for index in indices]",
-                stacklevel=None,
+                "def __getitems__(self, indices): return [self[index] for index in indices]"
             )
 
 

@@ -15,16 +15,13 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-import warnings
 from typing import Any
 
 import torch.utils.data
 
 from shmloader.options import ONLY_ON_THE_RING, OptionOfTheRing, Options
 from shmloader.private import of_torch, replaced
-from shmloader.system.callers import caller
-
-_warned: set[str] = set()
+from shmloader.system.user_line import warn_once
 
 
 def why_not_here() -> str | None:
@@ -106,8 +103,7 @@ def warn_or_refuse(loader: Any, why: str) -> None:
     refuse(loader, why)
     warn_once(
         f"{type(loader).__name__} does not ride shmloader's ring and loads as torch's own loader does: {why}. "
-        "loader.rides_ring is True for a loader that does.",
-        stacklevel=None,
+        "loader.rides_ring is True for a loader that does."
     )
 
 
@@ -122,16 +118,3 @@ def refuse(loader: Any, why: str) -> None:
             f"torch's own loader does, leave {'them' if len(given) > 1 else 'it'} out.",
             *given,
         )
-
-
-def warn_once(message: str, stacklevel: int | None = 4) -> None:
-    """Warn once in a process.
-
-    Args:
-        message: The warning.
-        stacklevel: As in warnings.warn(), counted from here; the default is the line that iterates over the loader, and
-            None is the first caller that is neither shmloader's nor torch's loader.
-    """
-    if message not in _warned:
-        _warned.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=caller()[1] if stacklevel is None else stacklevel)

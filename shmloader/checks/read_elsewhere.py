@@ -40,7 +40,7 @@ from shmloader.private import of_torch, replaced
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller, warn_once
 
 
 class Note:
@@ -265,12 +265,11 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
         if not note.is_like(workers, collate) or not (workers or note.options):
             continue
         lost = note.options and f", and {note.options} has no effect"
-        off_the_ring.warn_once(
+        warn_once(
             f"torch's DataLoader reads the dataset of a shmloader.DataLoader that was never iterated over. A framework "
             f"has built a {kind.__name__} from your loader's attributes over {type(dataset).__name__}, as accelerate "
             f"and Ray Train do. Its batches do not ride the ring{lost}. Call shmloader.patch_torch() before you give "
-            "the loader to the framework, with the options that the framework's loader should have.",
-            stacklevel=None,
+            "the loader to the framework, with the options that the framework's loader should have."
         )
 
 

@@ -54,7 +54,6 @@ import contextlib
 import os
 import queue
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -69,13 +68,13 @@ from shmloader.device.captures import no_capture_begins
 from shmloader.device.streams import say_unknown
 from shmloader.private import of_torch
 from shmloader.system.signals import held
+from shmloader.system.user_line import warn_once
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB at once
 UNLOCKED = -1  # in place of a number of bytes: no batch in this slot counts as page-locked, not even an empty one
 IN_TRANSIT = 4  # slots beyond `spare_slots`, for dead batches whose copies or events have not passed
 
 _late: set[Pinning] = set()  # of closed rings, with slots that are not given back yet
-_warned = False
 
 
 class Pinning:
@@ -304,14 +303,12 @@ def _free_late() -> None:
 
 
 def _say(why: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"the ring could not be page-locked ({why}). A thread copies each batch into page-locked memory instead, "
-            "as torch's own DataLoader does.",
-            stacklevel=2,
-        )
+    warn_once(
+        f"the ring could not be page-locked ({why}). A thread copies each batch into page-locked memory instead, as "
+        "torch's own DataLoader does.",
+        UserWarning,
+        "not page-locked",
+    )
 
 
 _NO_CONTAINER = frozenset((int, float, complex, bool, str, bytes, type(None)))

@@ -51,7 +51,7 @@ from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, cop
 from shmloader.private import of_torch
 from shmloader.private.of_torch import profiler
 from shmloader.statistics.account import turns_of_prefetcher
-from shmloader.system.endings import ClosedByWith, in_del
+from shmloader.system.cleanup import ClosedByWith, in_del
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
@@ -82,9 +82,8 @@ class Prefetcher(ClosedByWith):
     _ended = True
     _shutdown = False
 
-    def __init__(self, loader: Any, source: Any = None, stage: Stage | None = None, depth: int = 0) -> None:
-        if stage is None:  # it exists, as in RingIterator
-            return
+    @of_torch.initialised_once
+    def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
         self.loader = weakref.ref(loader)
         self._source = source
         self._stage = stage

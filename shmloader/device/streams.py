@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from typing import Any
 
 import torch
@@ -40,13 +39,12 @@ import torch
 from shmloader.device import events
 from shmloader.device.captures import relaxed
 from shmloader.private import of_torch
+from shmloader.system.user_line import warn_once
 
 if sys.platform == "linux":
     from shmloader.core.cuda import drop_marks, replace_method, watch, watched
 
 CUDA = 1  # the type of a device, as a stream's numbers have it; ROCm's too
-
-_warned = False
 
 
 def _watch_streams() -> bool:
@@ -88,16 +86,14 @@ def _mark(stream: tuple[int, int, int]) -> Any:
 
 def say_unknown(stream: tuple[int, int, int]) -> None:
     """Warn, once, that a stream is current that nobody was seen to choose."""
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch. "
-            "That code is C++, or it ran before shmloader was imported. If it copies batches with non_blocking=True, a "
-            "copy may read a slot that has been filled again. Give the loader device=, or wait for that "
-            "stream before you drop the batch, or set SHMLOADER_STRICT_PINNING=1.",
-            stacklevel=2,
-        )
+    warn_once(
+        f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch. That "
+        "code is C++, or it ran before shmloader was imported. If it copies batches with non_blocking=True, a copy may "
+        "read a slot that has been filled again. Give the loader device=, or wait for that stream before you drop the "
+        "batch, or set SHMLOADER_STRICT_PINNING=1.",
+        UserWarning,
+        "unknown streams",
+    )
 
 
 WATCHED = _watch_streams()

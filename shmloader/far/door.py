@@ -21,7 +21,7 @@ from typing import Any
 from shmloader.far.link import Link, reset
 from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
 from shmloader.far_workers import Ticket
-from shmloader.system import nameless
+from shmloader.system import anonymous_files
 
 PATIENCE = 5.0  # seconds that a stranger has to prove that it is none
 MOST_STRANGERS = 16  # at once
@@ -84,7 +84,7 @@ class Door:
         self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
         self._listener.setblocking(False)
         self._stop, self._leave = socket.socketpair()
-        self._note = nameless.memory(NODE)
+        self._note = anonymous_files.memory(NODE)
         self.ticket = Ticket(host, self._listener.getsockname()[1], number, workers, secret)
         self.heartbeat = heartbeat
         self.facts = facts

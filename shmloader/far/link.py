@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 
-from shmloader.system.endings import ClosedByWith
+from shmloader.system.cleanup import ClosedByWith
 
 MOST_AT_ONCE = 4 << 20  # bytes of one call, so that Ctrl-C and the end are seen in between
 AWAITED = 1 << 20  # bytes that a large receive sleeps for: 38 MB take a third less CPU than if each segment wakes it

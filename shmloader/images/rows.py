@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any
 
-from shmloader.system.endings import in_del
+from shmloader.system.cleanup import in_del
 
 __all__ = ["Rows"]
 

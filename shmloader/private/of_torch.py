@@ -145,6 +145,17 @@ def _new_of(kind: Any, make: Callable[[Any, Any, types.CodeType], Any]) -> Any:
     return new
 
 
+def initialised_once(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorates an `__init__` that Python calls again where make_iterators_by() has torch's class return the object."""
+
+    @functools.wraps(init)
+    def begin(self: Any, loader: Any, *given: Any) -> None:
+        if given:  # otherwise torch's class was called, with the loader alone
+            init(self, loader, *given)
+
+    return begin
+
+
 def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
     @functools.wraps(init)
     def begin(self: Any, loader: Any) -> None:

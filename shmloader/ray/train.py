@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-from shmloader.checks import off_the_ring
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, Options
 from shmloader.resume.distributed import DistributedSampler
+from shmloader.system.user_line import warn_once
 
 _NOT_TAKEN = {"self", "shuffle", "sampler", "batch_sampler", *DEFAULTS}  # from a loader's attributes
 
@@ -86,7 +86,7 @@ def _rebuilt(loader: DataLoader[Any], world: int, rank: int) -> DataLoader[Any]:
             "training workers. Have it draw from a shmloader.DistributedSampler, and give add_dist_sampler=False."
         )
     if not isinstance(loader.sampler, (SequentialSampler, RandomSampler)) and rank == 0:
-        off_the_ring.warn_once(
+        warn_once(
             f"prepare_data_loader replaces {type(loader.sampler).__name__} by a shmloader.DistributedSampler, so that "
             f"each of {world} training workers gets its share. Give add_dist_sampler=False to keep it."
         )

@@ -18,7 +18,7 @@ from typing import Any
 
 from shmloader.far.facts import differences, facts
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
-from shmloader.system.endings import ClosedByWith
+from shmloader.system.cleanup import ClosedByWith
 
 HEAVY = ("dataset", "collate_fn", "init_fn", "pool")  # of the arguments, which seldom change from epoch to epoch
 _ENDED = 2.0  # seconds in which actors end their work once a loader is closed, unless a sample takes longer

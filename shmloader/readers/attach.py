@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from shmloader.system.endings import ClosedByWith
+from shmloader.system.cleanup import ClosedByWith
 
 if TYPE_CHECKING:
     from shmloader.readers.reading import Reading

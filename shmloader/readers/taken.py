@@ -12,7 +12,7 @@ from typing import Any
 from shmloader.core.lease import Lease
 from shmloader.core.ring import give_pages_back
 from shmloader.options import Options
-from shmloader.system import nameless
+from shmloader.system import anonymous_files
 from shmloader.trainer.iterator import RingIterator
 
 ON_THE_WAY = 4  # batches that the server holds beside those that a reader of shared batches keeps
@@ -28,7 +28,7 @@ class Beside:
     """
 
     def __init__(self, stride: int) -> None:
-        self.fd = nameless.memory("shmloader_beside")
+        self.fd = anonymous_files.memory("shmloader_beside")
         self._stride = stride
         self._cell = 0
 

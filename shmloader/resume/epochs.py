@@ -22,7 +22,7 @@ from torch.utils.data import Sampler
 from shmloader.protocols.attributes import attribute
 from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.resume.seek import has_set_epoch, within
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import EpochCounts  # off Linux there is none

@@ -35,7 +35,7 @@ from shmloader.resume.seek import Samplers, rank_of_state, sampler_of, samplers_
 from shmloader.resume.state import State, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
 from shmloader.system.by_identity import ByIdentity
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch  # off Linux, a module that it imports is missing

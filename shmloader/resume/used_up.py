@@ -19,7 +19,7 @@ from typing import Any
 
 from shmloader.protocols.attributes import length_of
 from shmloader.resume import epochs
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller
 
 
 class Another:

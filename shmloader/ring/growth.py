@@ -12,14 +12,14 @@ import contextlib
 import errno
 import os
 import resource
-import warnings
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
+from shmloader.system.anonymous_files import SHM_MOUNT, allocate
 from shmloader.system.limits import available_memory
-from shmloader.system.nameless import SHM_MOUNT, allocate
+from shmloader.system.user_line import warn_once
 
 RingMemory = Literal["auto", "posix", "memfd"]
 WHERE = "SHMLOADER_RING_MEMORY"
@@ -293,18 +293,13 @@ def warn_overflow() -> None:
     say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({in_units(free_in_shm())} free)")
 
 
-_warned = False
-
-
 def say_moved(why: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"{why}. The ring's slots lie in a memfd instead, which is as fast. Set {WHERE}=memfd to put them "
-            "there from the start.",
-            stacklevel=2,
-        )
+    warn_once(
+        f"{why}. The ring's slots lie in a memfd instead, which is as fast. Set {WHERE}=memfd to put them there from "
+        "the start.",
+        UserWarning,
+        "slots lie in a memfd",
+    )
 
 
 def in_units(number: float) -> str:

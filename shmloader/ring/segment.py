@@ -17,10 +17,10 @@ from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve, up
 from shmloader.ring.growth import NO_PAGES, Growth, Place, RingMemory, find_pages, free_in_shm, in_units, say_moved
-from shmloader.system.nameless import SHM_MOUNT, set_size
+from shmloader.system.anonymous_files import SHM_MOUNT, set_size
 from shmloader.system.parents_death import follow
 from shmloader.system.sandboxes import is_refusal, refused
-from shmloader.system.stack_samples import Sheet
+from shmloader.system.stack_samples import SampleSheet
 
 LARGE_SLOT = 4 << 30  # bytes; batches of more are rare
 MOST_RESERVED_TO_STAY = 16 << 40  # of addresses, of which a process has 128 TiB
@@ -81,7 +81,7 @@ class Segment(Growth):
         detail: bool = False,
         stays: bool = False,
     ) -> None:
-        self.sheet: Sheet | None = None
+        self.sheet: SampleSheet | None = None
         self.memory = memory
         self.no_memfd = ""
         self.budget = budget
@@ -93,7 +93,7 @@ class Segment(Growth):
             self.geometry, self.mapping = self._map((workers, entries, batches, spare, remember, streams), stays)
             self._commit_control()
             if detail:
-                self.sheet = Sheet(workers)
+                self.sheet = SampleSheet(workers)
         except OSError as error:
             self.close()
             if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -28,7 +28,7 @@ from shmloader.system.by_identity import ByIdentity
 if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures
     from shmloader.core.ring import Meter, Turns
-    from shmloader.system.stack_samples import Counts, Sheet
+    from shmloader.system.stack_samples import Counts, SampleSheet
 
 if TYPE_CHECKING:
     from shmloader.statistics.trace import Trace
@@ -61,8 +61,8 @@ class Account:
         self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self.number = next(_numbers)
         self._since: dict[str, tuple[int, Figures]] = {}
-        self._sheets: list[Sheet] = []  # of open rings
-        self._counts, self._looks = Counts(), 0  # of closed rings
+        self._sheets: list[SampleSheet] = []  # of open rings
+        self._counts, self._samples = Counts(), 0  # of closed rings
         for since in SINCE:
             self.mark(since)
 
@@ -82,18 +82,18 @@ class Account:
         figures.less(earlier)
         return (ended - began) / 1e9, figures
 
-    def add_sheet(self, sheet: Sheet | None) -> None:
+    def add_sheet(self, sheet: SampleSheet | None) -> None:
         """Add a sheet on which the workers of a ring count the functions that they are in."""
         if sheet is not None:
             self._sheets.append(sheet)
 
-    def end_sheet(self, sheet: Sheet | None) -> None:
+    def end_sheet(self, sheet: SampleSheet | None) -> None:
         """Keep the counts of a sheet that is about to be closed."""
         if sheet in self._sheets and sheet is not None:
             self._sheets.remove(sheet)
             if not sheet.closed:
-                counts, looks = sheet.total()
-                self._counts, self._looks = self._counts + counts, self._looks + looks
+                counts, samples = sheet.total()
+                self._counts, self._samples = self._counts + counts, self._samples + samples
 
     def nodes_now(self) -> dict[int, str]:
         """The machine of each far worker, by its number; empty without far workers."""
@@ -103,14 +103,14 @@ class Account:
 
     def hot(self) -> tuple[Hot, ...] | None:
         """The functions in which workers spend their time; None without SHMLOADER_DETAIL=1."""
-        counts, looks = self._counts.copy(), self._looks
+        counts, samples = self._counts.copy(), self._samples
         for sheet in list(self._sheets):
             with contextlib.suppress(OSError):  # another thread, such as that of metrics, may have closed it
-                more, its_looks = sheet.total()
-                counts, looks = counts + more, looks + its_looks
-        if not self._sheets and not looks:
+                more, its_samples = sheet.total()
+                counts, samples = counts + more, samples + its_samples
+        if not self._sheets and not samples:
             return None
-        return tuple(Hot(*place, count / looks) for place, count in counts.most_common(HOT))
+        return tuple(Hot(*place, count / samples) for place, count in counts.most_common(HOT))
 
 
 _accounts: ByIdentity[Account] = ByIdentity()

@@ -19,18 +19,18 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from shmloader.options import Options
 from shmloader.protocols.attributes import attribute
 from shmloader.statistics.chrome import Recorded, Span, trace_of
+from shmloader.system.cleanup import ClosedByWith
 from shmloader.system.signals import held
 
 MOST = 1 << 24  # sequences: they take 1.5 GiB, and no viewer opens a larger file
 
 
-class Trace:
+class Trace(ClosedByWith):
     """Records the batches that a loader hands out, and writes them into a file.
 
     The file is written once: after the last batch; at `close()` or the end of a `with`; when the loader is closed; or
@@ -133,12 +133,6 @@ class Trace:
             self.close()
         except OSError as error:
             warnings.warn(f"the trace {self.path} cannot be written: {error}.", RuntimeWarning, stacklevel=3)
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def sequences_of(loader: Any, batches: int) -> int:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from shmloader.storage.make_index import local_stamp
-from shmloader.system.endings import in_del
+from shmloader.system.cleanup import in_del
 
 __all__ = ["LocalFiles", "changed", "gone", "short"]
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.system.endings import in_del
+from shmloader.system.cleanup import in_del
 
 __all__ = ["Threads"]
 

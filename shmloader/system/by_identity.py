@@ -34,7 +34,7 @@ class ByIdentity(Generic[Value]):
     def setdefault(self, key: Any, value: Value) -> Value:
         """The value of an object, which is this one if it had none."""
         reference, found = self._entries.setdefault(id(key), entry := self._entry(key, value))
-        if reference() is not key:  # what had this id before is gone
+        if reference() is not key:  # a dead object had this id
             self._entries[id(key)] = entry
             return value
         return found

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
-from shmloader.system import nameless
+from shmloader.system import anonymous_files
 from shmloader.system.processes import catches, has_not_taken, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that programs rarely use; the one next to it ends orphans (process.pyx)
@@ -43,7 +43,7 @@ class StackMemory:
     """Nameless memory into which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:
-        self._fd = nameless.memory("shmloader_stacks")
+        self._fd = anonymous_files.memory("shmloader_stacks")
 
     def tell(self) -> None:
         """In a worker's main thread: write the stacks of all threads here whenever the trainer asks."""

@@ -23,10 +23,11 @@ import functools
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from shmloader.system.user_line import is_first, warn_once
 
 TASKS = "/proc/self/task"
 MAPS = "/proc/self/maps"
@@ -90,23 +91,13 @@ def warn_before_fork(context: Any) -> None:
     """
     if getattr(context, "get_start_method", str)() != "fork":
         return
-    found = [module for module in libraries_with_threads() if module not in _warned]
-    if found:
-        _warned.update(found)
-        warnings.warn(explained(found), RuntimeWarning, stacklevel=2)
-
-
-def explained(modules: list[str]) -> str:
-    """The warning about these libraries."""
-    names = " and ".join(modules)
-    return (
-        f"workers are forked beside threads of {names}, which do not survive a fork. A worker that uses {names} can "
-        'hang or crash. Give the loader multiprocessing_context="forkserver" or "spawn", or use it here only after the '
-        "workers have started"
-    )
-
-
-_warned: set[str] = set()
+    names = " and ".join(module for module in libraries_with_threads() if is_first(("threads of", module)))
+    if names:
+        warn_once(
+            f"workers are forked beside threads of {names}, which do not survive a fork. A worker that uses {names} "
+            'can hang or crash. Give the loader multiprocessing_context="forkserver" or "spawn", or use it here only '
+            "after the workers have started"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- the threads

@@ -1,4 +1,4 @@
-"""A lock that each process has for itself, because one that is held during a fork stays locked in the child."""
+"""A lock that each process has for itself."""
 
 from __future__ import annotations
 

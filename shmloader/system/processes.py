@@ -1,22 +1,9 @@
-"""Reads the kernel's facts about a process of this user: its state, start, memory, signals and open files."""
+"""Reads the kernel's facts about a process of this user: its status, start, memory, signals and open files."""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-
-# the letters of states, and what each means for a process that waits for this one
-STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "is in the kernel (disk, network)",
-    "T": "is stopped by a signal",
-    "t": "is stopped by a debugger",
-    "Z": "is dead",
-    "X": "is dead",
-    "": "is gone",
-}
 
 
 def status_of(pid: int, name: str) -> str:
@@ -28,31 +15,16 @@ def status_of(pid: int, name: str) -> str:
     return ""
 
 
-def state_of(pid: int) -> str:
-    """The letter of a process's state, one of STATES; empty if it is gone."""
-    return next(iter(_stat_of(pid)), "")
-
-
 def start_of(pid: int) -> int | None:
     """When a process was started, in clock ticks since boot; None if it is gone, or dead and not reaped yet.
 
     A pid and this number identify a process, because two processes with the same pid do not start in the same tick.
     """
-    fields = _stat_of(pid)
-    return None if len(fields) < 20 or fields[0] in "ZX" else int(fields[19])
-
-
-def _stat_of(pid: int) -> list[str]:
-    """The kernel's figures of a process, from its state on; empty if it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()  # its name may have brackets in it
-    return []
-
-
-def inner_pid(pid: int) -> int:
-    """The pid by which a process knows itself, which is another one in a container."""
-    words = status_of(pid, "NSpid").split()
-    return int(words[-1]) if words else pid
+    stat = f"/proc/{pid}/stat"
+    with contextlib.suppress(OSError, IndexError), open(stat, encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()  # its name may have brackets in it
+        return None if fields[0] in "ZX" else int(fields[19])
+    return None
 
 
 def own_bytes(pid: int) -> int:
@@ -68,17 +40,6 @@ def own_bytes(pid: int) -> int:
             if value.endswith("kB\n"):
                 found[name] = int(value.split()[0]) * 1024
     return found.get("Pss_Anon", found.get("Private_Dirty", 0))  # the first as of Linux 5.9
-
-
-def resident_bytes(pid: int) -> int:
-    """The bytes of a process in memory, without files and shared memory.  Pages that it shares by fork count in full.
-
-    The kernel reads them off counters, so asking costs the process nothing.
-    """
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-        return (resident - shared) * mmap.PAGESIZE
-    return 0
 
 
 def catches(pid: int, number: int) -> bool:

@@ -6,10 +6,10 @@ A sandbox filters system calls: a container's seccomp profile, a scheduler's, gV
 not allow, or does not know, by EPERM or ENOSYS.  torch's own loader makes few of the calls that we make, so it works
 where ours are refused.  Ours works there, too:
 
-    memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (nameless.py).  A ring
-                        lies in /dev/shm, and cannot move out of it (segment.py).
-    ftruncate           A byte is written at the file's end (nameless.py).
-    fallocate           Zeros are written where the file has no pages (nameless.py).
+    memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (anonymous_files.py).
+                        A ring lies in /dev/shm, and cannot move out of it (segment.py).
+    ftruncate           A byte is written at the file's end (anonymous_files.py).
+    fallocate           Zeros are written where the file has no pages (anonymous_files.py).
     pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
                         trainer once a second (parents_death.py).  A served loader and its readers notice each
                         other's death by their connection alone.

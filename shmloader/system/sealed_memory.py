@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import math
 import mmap
 import os
@@ -21,11 +22,10 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.system import nameless
-from shmloader.system.limits import available_memory
+from shmloader.system import anonymous_files
+from shmloader.system.anonymous_files import Filler, MiB
 
 ALIGNED = 64  # bytes, a cache line
-MiB = 1 << 20
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 _living: weakref.WeakSet[SealedMemory] = weakref.WeakSet()
@@ -163,7 +163,8 @@ class Writer(Counter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fd = nameless.memory("shmloader_frozen", seals=True)
+        self._fd = anonymous_files.memory("shmloader_frozen", seals=True)
+        self._filler = Filler(self._fd)
 
     def put(self, data: Any) -> int:
         """Write a block; see Counter.put.
@@ -173,21 +174,12 @@ class Writer(Counter):
         """
         place = super().put(data)
         with memoryview(data) as whole, _bytes_of(whole) as block:
-            if block.nbytes > MiB and block.nbytes > (available := available_memory()):
-                raise no_room(block.nbytes, f"{available // MiB} MiB are available")
-            at = 0
-            while at < block.nbytes:
-                try:
-                    at += os.pwrite(self._fd, block[at : at + 256 * MiB], self.first + place + at)
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                        raise
-                    raise no_room(block.nbytes, os.strerror(error.errno)) from None
+            self._filler.write(block, self.first + place, functools.partial(no_room, block.nbytes))
         return place
 
     def sealed(self) -> SealedMemory:
         """The blocks, sealed and mapped."""
-        nameless.set_size(self._fd, max(self.size, 1))
+        anonymous_files.set_size(self._fd, max(self.size, 1))
         with contextlib.suppress(OSError):  # it is no memfd: NOTE [ Sandboxes ]
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         try:

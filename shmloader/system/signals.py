@@ -69,7 +69,7 @@ class _Hold:
         self.open = was_open  # but not if it raised, because the handling of that must be held back again
 
     def install(self) -> None:
-        """Replace all handlers.  One that is not replaced yet may raise.
+        """Replace all handlers.  A handler that is not replaced yet may still raise.
 
         The collector may run in here and end an iterator, which calls this too: then all is done when that returns.
         """
@@ -82,7 +82,7 @@ class _Hold:
         self.installed = True
 
     def restore(self) -> None:
-        """Restore the handlers, except those that others have set meanwhile.  From the first line on they may raise."""
+        """Restore the handlers that nobody else has set meanwhile.  Handlers may raise as soon as this begins."""
         try:
             self.over = True
             self._put_back()

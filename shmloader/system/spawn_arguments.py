@@ -8,6 +8,7 @@ larger dataset, the trainer could start the next worker only after the one befor
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import mmap
 import os
@@ -19,16 +20,12 @@ from typing import Any
 import torch
 
 from shmloader.private.of_multiprocessing import given_descriptors, most_descriptors, naming_descriptors
-from shmloader.system import nameless
+from shmloader.system import anonymous_files
+from shmloader.system.anonymous_files import Filler, MiB
 from shmloader.system.group_signals import unblocked
-from shmloader.system.limits import available_memory
 from shmloader.system.opened_by_path import Descriptors, Trainers, by_path, file_of
 from shmloader.system.sealed_memory import reduced
 from shmloader.system.signals import let_through
-
-MiB = 1 << 20
-UNASKED = MiB  # bytes that are written before the first check of free memory
-STEP = 64 * MiB  # bytes between two checks
 
 # A CUDA tensor's pickle has this name in it.  It counts one reader, so only one process may unpickle it.
 COUNTS_ITS_READER = b"rebuild_cuda_tensor"
@@ -71,7 +68,7 @@ class SpawnArguments(dict[str, Any]):
             self._opened_by_path = self._packed.all_started()
 
     def close(self) -> None:
-        """Give the memory back, because no further process is expected.  For another one it is pickled again."""
+        """Give the memory back, because no further process is expected.  A later process gets a new pickle."""
         self.all_started()
         self._drop()
 
@@ -102,7 +99,7 @@ class _Packed:
     def __init__(self, value: Any, given: list[int]) -> None:
         self._first = len(given)
         self._places: tuple[int, int, list[int | Trainers]] | None = None
-        self._fd = nameless.memory("shmloader_parcel")
+        self._fd = anonymous_files.memory("shmloader_parcel")
         try:
             pages = Pages(self._fd)
             self._pickler: Pickler | None = Pickler(pages)
@@ -153,41 +150,25 @@ class Pickler(reduction.ForkingPickler):
 
 
 class Pages:
-    """A file for a pickler, which checks for free memory before it takes it.  Otherwise the OOM killer would come."""
+    """A file for a pickler."""
 
     def __init__(self, fd: int) -> None:
         self.size = 0
         self.counts_its_reader = False
-        self._fd = fd
-        self._allowed = UNASKED
+        self._filler = Filler(fd)
         self._has_cuda = torch.cuda.is_initialized()
 
     def write(self, written: Any) -> int:
         with memoryview(written).cast("B") as data:
-            if self.size + data.nbytes > self._allowed:
-                self._ask(data.nbytes)
             if self._has_cuda and not self.counts_its_reader:  # a name is never split between two writes
                 self.counts_its_reader = COUNTS_ITS_READER in bytes(written)
-            at = 0
-            while at < data.nbytes:
-                try:
-                    at += os.write(self._fd, data[at:])
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                        raise
-                    raise MemoryError(_no_room(self.size + data.nbytes, os.strerror(error.errno))) from None
-            self.size += at
-        return at
-
-    def _ask(self, size: int) -> None:
-        available = available_memory()
-        if size > available:
-            raise MemoryError(_no_room(self.size + size, f"{available // MiB} MiB are available"))
-        self._allowed = self.size + max(size, min(STEP, available))
+            self._filler.write(data, self.size, functools.partial(_no_room, self.size + data.nbytes))
+            self.size += data.nbytes
+            return data.nbytes
 
 
-def _no_room(size: int, why: str) -> str:
-    return (
+def _no_room(size: int, why: str) -> MemoryError:
+    return MemoryError(
         f"the dataset, pickled for the workers, takes more than {size // MiB} MiB of memory: {why}. Have it hold less "
         "(file names instead of contents), or start the workers by fork, which pickles nothing."
     )

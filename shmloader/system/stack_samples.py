@@ -36,10 +36,10 @@ from types import FrameType
 from typing import Any
 
 from shmloader.core.process import StackTimer
-from shmloader.system import nameless
+from shmloader.system import anonymous_files
 from shmloader.system.sandboxes import is_refusal, refused
 
-LOOK = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
+SAMPLE = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
 EVERY = 16  # batches
 PERIOD = 10_000_000  # nanoseconds; a sample takes some microseconds, about 35 if libraries are 100 calls deep
 ROOM = 1 << 16  # bytes of a sheet for each worker
@@ -53,7 +53,7 @@ Place = tuple[str, str, int]  # function, file, line
 Counts = collections.Counter[Place]
 
 
-class Sheet:
+class SampleSheet:
     """Memory in which each worker of a ring counts its samples.
 
     Args:
@@ -62,17 +62,17 @@ class Sheet:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._fd = nameless.memory("shmloader_samples")
-        nameless.set_size(self._fd, workers * ROOM)
+        self._fd = anonymous_files.memory("shmloader_samples")
+        anonymous_files.set_size(self._fd, workers * ROOM)
 
-    def write(self, worker: int, counts: Counts, looks: int) -> None:
+    def write(self, worker: int, counts: Counts, samples: int) -> None:
         """In the worker: write its counts, and the number of samples."""
         most = MOST
         while len(text := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
             ROOM - _HEADER.size
         ):
             most //= 2  # paths are long
-        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(text), len(text), looks) + text, worker * ROOM)
+        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(text), len(text), samples) + text, worker * ROOM)
 
     def read(self, worker: int) -> tuple[Counts, int]:
         """The counts of a worker, and its number of samples."""
@@ -80,22 +80,22 @@ class Sheet:
             read = os.pread(self._fd, ROOM, worker * ROOM)
             if len(read) < ROOM:  # another thread has closed the sheet, and the descriptor may be another file's
                 break
-            checksum, size, looks = _HEADER.unpack(read[: _HEADER.size])
+            checksum, size, samples = _HEADER.unpack(read[: _HEADER.size])
             text = read[_HEADER.size :][:size]
             if size and zlib.crc32(text) == checksum:
                 return Counts(
                     {(function, file, line): count for function, file, line, count in json.loads(text)}
-                ), looks
+                ), samples
         return Counts(), 0
 
     def total(self) -> tuple[Counts, int]:
         """The counts and the number of samples of all workers together."""
-        counts, looks = Counts(), 0
+        counts, samples = Counts(), 0
         for worker in range(self.workers):
-            of_one, its_looks = self.read(worker)
+            of_one, its_samples = self.read(worker)
             counts += of_one
-            looks += its_looks
-        return counts, looks
+            samples += its_samples
+        return counts, samples
 
     def close(self) -> None:
         """Give it back.  A second call does no harm."""
@@ -114,7 +114,7 @@ class Sheet:
         self.workers, self._fd = state["workers"], state["fd"].detach()
 
 
-class Looks:
+class Sampler:
     """In a worker's main thread: samples its own stack while it makes one batch of EVERY.
 
     Args:
@@ -125,9 +125,9 @@ class Looks:
         OSError: There is no timer for it.
     """
 
-    def __init__(self, sheet: Sheet, worker: int) -> None:
+    def __init__(self, sheet: SampleSheet, worker: int) -> None:
         try:
-            self._timer = StackTimer(LOOK)  # it does not run yet
+            self._timer = StackTimer(SAMPLE)  # it does not run yet
         except OSError as error:
             why = (
                 refused("timer_create", error)
@@ -140,14 +140,14 @@ class Looks:
         self._sheet = sheet
         self._worker = worker
         self._process = os.getpid()
-        self._counts, self._looks = sheet.read(worker)
-        self._is_looking = False
-        self._is_in_look = False
+        self._counts, self._samples = sheet.read(worker)
+        self._is_sampling = False
+        self._is_in_sample = False
         self._first = 0  # when the timer first runs out for this batch
         self._times = 0  # how often it had at the last sample
-        signal.signal(LOOK, self._look)
-        signal.siginterrupt(LOOK, False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
+        signal.signal(SAMPLE, self._sample)
+        signal.siginterrupt(SAMPLE, False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SAMPLE})
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
 
@@ -157,15 +157,15 @@ class Looks:
         if self._batches % EVERY == 1:
             delay = self._random.randrange(1, PERIOD)
             self._first, self._times = time.monotonic_ns() + delay, 0
-            self._is_looking = True
+            self._is_sampling = True
             self._timer.start(delay, PERIOD)
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
+    def _sample(self, number: int, frame: FrameType | None) -> None:
         """Take a sample.  The signal may belong to the batch before, or come during a sample."""
-        if not self._is_looking or self._is_in_look:
+        if not self._is_sampling or self._is_in_sample:
             return
         try:
-            self._is_in_look = True
+            self._is_in_sample = True
             times = (time.monotonic_ns() - self._first) // PERIOD + 1
             if times > self._times:
                 place = user_line_of(frame)
@@ -174,17 +174,17 @@ class Looks:
         except RecursionError:  # the user's code is close to the limit, and must not fail because of a sample
             pass
         finally:
-            self._is_in_look = False
+            self._is_in_sample = False
 
     def end(self) -> None:
         """The batch is published.  A child that the dataset forks leaves the sheet to its parent."""
-        if not self._is_looking or self._process != os.getpid():
+        if not self._is_sampling or self._process != os.getpid():
             return
         self._timer.stop()
-        self._is_looking = False
+        self._is_sampling = False
         if self._times:
-            self._looks += self._times
-            self._sheet.write(self._worker, self._counts, self._looks)
+            self._samples += self._times
+            self._sheet.write(self._worker, self._counts, self._samples)
 
 
 def user_line_of(frame: FrameType | None) -> Place:

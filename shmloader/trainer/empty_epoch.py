@@ -1,7 +1,6 @@
 """Warns once for each loader if an epoch had no batch because drop_last=True dropped all samples.
 
-With a stream, each worker drops its own last batch.  So as many workers as there are parts smaller than a batch leave
-nothing, however many samples there are together.
+With a stream, each worker drops its own last batch.  If every worker's part is smaller than a batch, nothing is left.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from shmloader.resume.epoch import Epoch
 from shmloader.system.by_identity import ByIdentity
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller
 
 _warned: ByIdentity[bool] = ByIdentity()
 

@@ -20,18 +20,15 @@ import io
 import os
 import stat
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from shmloader.protocols.attributes import attribute
 from shmloader.protocols.wrapped_datasets import with_parts
-from shmloader.system.callers import caller
+from shmloader.system.user_line import warn_once
 
 _STANDARD = 2  # the highest descriptor of stdin, stdout and stderr
 _MANY = 256  # attributes; a dict of more is not the __dict__ of an object
-
-_warned: set[str] = set()
 
 
 def warn_of_open_files(context: Any, datasets: Iterable[Any], has_init: bool) -> None:
@@ -48,15 +45,12 @@ def warn_of_open_files(context: Any, datasets: Iterable[Any], has_init: bool) ->
         if not _may_have_files(dataset):
             continue
         for place, what in _open_files(dataset):
-            text = (
+            warn_once(
                 f"workers are forked while {type(dataset).__name__} holds an open file: {place} is {what}. Forked "
                 "workers share its position and its locks, so they can read wrong data without an error. Close it "
                 "before you iterate over the loader, and open it in each worker: in __getitem__ on the first use, or "
                 "in worker_init_fn. A sample that you made in this process may have opened it"
             )
-            if text not in _warned:
-                _warned.add(text)
-                warnings.warn(text, RuntimeWarning, stacklevel=caller()[1])
 
 
 def _may_have_files(dataset: Any) -> bool:

@@ -32,7 +32,7 @@ from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
 from shmloader.system.parents_death import begin
-from shmloader.system.stack_samples import Looks
+from shmloader.system.stack_samples import Sampler
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored, state_at_first, state_when_fresh
@@ -158,7 +158,7 @@ class Worker:
         self._fresh: Any = None  # a stream's state from before it was restored; its next epoch needs it
         self._state_at_end: bytes | None = None  # the stream's
         self._copy = NumberedCopy(dataset, numbers)
-        self._looks: Looks | None = None
+        self._sampler: Sampler | None = None
         self._begin(dataset_epoch, epoch_seed, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
@@ -188,16 +188,16 @@ class Worker:
 
     def end(self) -> None:
         """Make nothing more."""
-        if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
-            self._looks.end()
+        if self._sampler is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
+            self._sampler.end()
 
     def make(self, written: Any) -> None:
         """Make what was claimed: a batch, or a chunk of one."""
         ring = self._ring
         if self._costs is not None:
             self._costs.begin()
-        if self._looks is not None:
-            self._looks.begin()
+        if self._sampler is not None:
+            self._sampler.begin()
         if self._taking_over:
             self._take_over()
         if ring.epoch != self._epoch:
@@ -222,8 +222,8 @@ class Worker:
         if ring.has_views():
             outcome = self._let_go_or_keep(outcome)
         ring.publish(outcome)
-        if self._looks is not None:
-            self._looks.end()
+        if self._sampler is not None:
+            self._sampler.end()
 
     def _take_over(self) -> None:
         """Continue as the worker that this one replaces, if there was one.  Replaces the seeds of __init__."""
@@ -254,8 +254,8 @@ class Worker:
             self._fresh = state_when_fresh(dataset, left)
             if init_fn is not None:
                 init_fn(self._ring.me)
-            if self._looks is None and self._segment.sheet is not None:
-                self._looks = Looks(self._segment.sheet, self._ring.me)
+            if self._sampler is None and self._segment.sheet is not None:
+                self._sampler = Sampler(self._segment.sheet, self._ring.me)
             loads = self._streams and is_restored(dataset, left)
             if loads:
                 self._copy.forget()

@@ -28,12 +28,13 @@ from torch.utils.data import Dataset
 import shmloader
 from shmloader.commands import line
 from shmloader.commands.top import command, screen, stacks, view
+from shmloader.commands.top.processes import STATES, inner_pid, resident_bytes, state_of
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
 from shmloader.core.onlooker import EntryNow
 from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader.system.call_stacks import TELL
-from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
+from shmloader.system.processes import files_of, own_bytes
 
 RING_VERSION = 14  # of atomics.h
 

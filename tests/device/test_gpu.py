@@ -26,6 +26,7 @@ from software_cuda.loops import Numbered
 import shmloader
 from shmloader.device import accelerator, pinning, to_device
 from shmloader.device.prefetch import Prefetcher
+from shmloader.system import user_line
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [
@@ -129,7 +130,7 @@ def test_a_refusal_leaves_no_error_behind(by: str, monkeypatch: pytest.MonkeyPat
 
 def test_where_it_is_refused_batches_are_page_locked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator.Cuda, "register", lambda self, address, size: "for the test")
-    monkeypatch.setattr(pinning, "_warned", False)
+    monkeypatch.setattr(user_line, "_met", set())
     loader = pinned(50)
     with pytest.warns(UserWarning, match="could not be page-locked .for the test"):
         iterator = iter(loader)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from conftest import BOTH, assert_same, seed_all
 
-from shmloader.checks import off_the_ring
 from shmloader.private import replaced
+from shmloader.system import user_line
 
 PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 ALL_WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}, PERSISTENT]
@@ -22,7 +22,7 @@ WORKERS = pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=str)
 @pytest.fixture(autouse=True)
 def torch_is_whole() -> Iterator[None]:
     """Without `monkeypatch`, so that this one ends after it."""
-    off_the_ring._warned.clear()
+    user_line._met.clear()
     yield
     assert replaced.iterators() is None and not any(map(replaced.is_replaced, ("__iter__", "_get_iterator")))
     assert replaced.fetcher(False) is None and replaced.fetcher(True) is None

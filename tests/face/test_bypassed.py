@@ -11,14 +11,14 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.system import user_line
 
 LENGTH = 6
 
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
 
 
 class Rows(torch.utils.data.Dataset):

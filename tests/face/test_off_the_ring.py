@@ -13,7 +13,7 @@ from scripts import run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.system import user_line
 
 ONLY_ON_THE_RING: list[dict[str, Any]] = [
     {"on_worker_death": "respawn"},
@@ -25,7 +25,7 @@ ONLY_ON_THE_RING: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
 
 
 def pipe() -> Any:

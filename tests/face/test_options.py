@@ -18,11 +18,11 @@ import torch.utils.data
 from conftest import BOTH, Augmented, assert_same, iterate
 
 import shmloader
-from shmloader.checks import off_the_ring
 from shmloader.commands.tuning.measure import options_of
 from shmloader.commands.tuning.search import VARIED
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 from shmloader.options import DEFAULTS, Options
+from shmloader.system import user_line
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,7 +75,7 @@ def loader(name: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
 
 
 # ------------------------------------------------------------------------------------------------ nothing is forgotten

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.system import user_line
 
 OPTIONS: dict[str, Any] = {
     "on_worker_death": "respawn",
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
 
 
 def rebuilt(loader: Any, **changed: Any) -> Any:

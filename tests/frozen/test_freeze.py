@@ -344,7 +344,7 @@ def test_a_negative_least_is_refused() -> None:
 def test_where_there_is_no_memory_the_dataset_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Holder(numbers=list(range(1000)), array=numpy.zeros(1_000_000))
     before = dict(vars(dataset))
-    monkeypatch.setattr("shmloader.system.sealed_memory.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("shmloader.system.anonymous_files.available_memory", lambda: 1 << 20)
     with pytest.raises(MemoryError, match="freezing the dataset needs 7 MiB more of memory: 1 MiB are available"):
         shmloader.freeze(dataset)
     assert all(vars(dataset)[name] is value for name, value in before.items())

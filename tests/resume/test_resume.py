@@ -24,9 +24,9 @@ from torch.utils.data import (
 )
 
 import shmloader
-from shmloader.checks import off_the_ring
 from shmloader.device.prefetch import prefetcher
 from shmloader.resume import place
+from shmloader.system import user_line
 
 LENGTH, BATCH = 22, 4
 BATCHES = 6
@@ -545,7 +545,7 @@ def test_an_unknown_sampler_is_warned_of_once() -> None:
 
 @pytest.mark.off_the_ring
 def test_off_the_ring_with_workers_the_error_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())  # an earlier test may have warned of this reason
+    monkeypatch.setattr(user_line, "_met", set())  # an earlier test may have warned of this reason
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     made: Any = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)

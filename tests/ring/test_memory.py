@@ -20,7 +20,8 @@ from hostile import BothSides
 from scripts import run_script
 
 import shmloader
-from shmloader.ring import growth, segment
+from shmloader.ring import segment
+from shmloader.system import user_line
 
 
 class Sizes(torch.utils.data.Dataset):
@@ -302,7 +303,7 @@ def test_a_dev_shm_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(segment, "_posix_segment", refuse)
-    monkeypatch.setattr(growth, "_warned", False)
+    monkeypatch.setattr(user_line, "_met", set())
     number = errno.EROFS
     loader = shmloader.DataLoader(range(2), num_workers=1)
     with pytest.warns(UserWarning, match="/dev/shm cannot be used here"):

@@ -16,7 +16,7 @@ from software_cuda import runtime
 from software_cuda.loops import BATCHES, LATE, SIZE, changed, copied, loader
 
 import shmloader
-from shmloader.device import pinning
+from shmloader.system import user_line
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [
@@ -100,7 +100,7 @@ def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at:
 @pytest.mark.parametrize("error", [712, 801, 2])
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_registration_refused_at_any_call(error: int, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "_warned", True)
+    monkeypatch.setattr(user_line, "_met", user_line._met | {"not page-locked"})
     runtime.late(*LATE)
     runtime.refuse(error, after)
     try:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from software_cuda import runtime, torment
 
-from shmloader.device import pinning
+from shmloader.system import user_line
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 9))])
 def test_nothing_is_changed_and_nothing_is_left(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "_warned", True)  # that page-locking was refused
+    monkeypatch.setattr(user_line, "_met", user_line._met | {"not page-locked"})  # that page-locking was refused
     tormented = torment.Torment(seed)
     for late, wanted in ((torment.LATE, 150), (torment.QUICK, 600)):
         done = number = 0

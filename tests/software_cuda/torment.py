@@ -32,6 +32,7 @@ from software_cuda.adversary import Adversary, left
 
 import shmloader
 from shmloader.device import accelerator, pinning, to_device
+from shmloader.system import user_line
 
 LATE, QUICK = (5.0, 50.0), (0.0, 1.0)  # milliseconds
 SHORT, LONG = (20, 60, 150), (150, 1000, 3000)  # batches of an epoch
@@ -274,7 +275,7 @@ def main(arguments: list[str] | None = None) -> bool:
     if runtime.is_software():
         operators.install()
     warnings.simplefilter("ignore")  # a refusal gives a warning
-    pinning._warned = True
+    user_line._met.add("not page-locked")
     torment = Torment(given.seed)
     torment.count_clones()
     print(f"seed {given.seed}", flush=True)

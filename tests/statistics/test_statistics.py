@@ -19,6 +19,7 @@ from shmloader.core.figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCH
 from shmloader.core.onlooker import Onlooker
 from shmloader.core.ring import FILLED, SKIPPED, Meter, Turns
 from shmloader.statistics.account import account_of
+from shmloader.system import user_line
 
 MOST = (1 << 64) - 1
 
@@ -265,7 +266,7 @@ def test_since_when() -> None:
     [(0, "num_workers is 0"), pytest.param(1, "DataPipes", marks=pytest.mark.off_the_ring)],
 )
 def test_off_the_ring_the_users_turns_are_measured(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shmloader.checks.off_the_ring, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
     dataset: Any = Range()
     if workers:
         dataset = torch.utils.data.datapipes.iter.IterableWrapper(range(24))

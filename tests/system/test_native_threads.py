@@ -19,7 +19,7 @@ import pytest
 import shmloader
 from shmloader.commands.doctor import software
 from shmloader.commands.doctor.finding import Wanted
-from shmloader.system import native_threads
+from shmloader.system import native_threads, user_line
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 
@@ -50,7 +50,7 @@ def a_thread(name: str) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_threads, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
     for library in native_threads.LIBRARIES:
         monkeypatch.delitem(sys.modules, library.module, raising=False)
 

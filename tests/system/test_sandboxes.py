@@ -14,7 +14,7 @@ from hostile import BothSides
 from scripts import run_script
 
 from shmloader.ring import segment
-from shmloader.system import control_groups, limits, nameless
+from shmloader.system import anonymous_files, control_groups, limits
 
 CALLS = [
     "pidfd_open",
@@ -102,16 +102,16 @@ def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) 
         return pwrite(*given)
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    fd, (heard, says), pwrite = nameless.memory("two"), os.pipe(), os.pwrite
+    fd, (heard, says), pwrite = anonymous_files.memory("two"), os.pipe(), os.pwrite
     os.ftruncate(fd, 1 << 20)
     child = os.fork()
     if not child:
         os.read(heard, 1)
-        nameless.allocate(fd, 0, 1 << 20)
+        anonymous_files.allocate(fd, 0, 1 << 20)
         pwrite(fd, b"row", 5000)
         os._exit(0)
     monkeypatch.setattr(os, "pwrite", write_late)
-    nameless.allocate(fd, 0, 1 << 20)
+    anonymous_files.allocate(fd, 0, 1 << 20)
     assert os.waitpid(child, 0)[1] == 0
     assert os.pread(fd, 3, 5000) == b"row"
     for each in (fd, heard, says):
@@ -221,15 +221,15 @@ def test_a_slot_grows_around_what_lies_in_it(monkeypatch: pytest.MonkeyPatch, me
 def test_holes_between_pages_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     page = 4096
     monkeypatch.setattr(os, "posix_fallocate", refuses)
-    fd = nameless.memory("holes")
+    fd = anonymous_files.memory("holes")
     try:
-        nameless.set_size(fd, 64 * page)
+        anonymous_files.set_size(fd, 64 * page)
         for at in (3, 4, 17):
             os.pwrite(fd, b"x", at * page + 5)
-        nameless.allocate(fd, 2 * page, 40 * page)
+        anonymous_files.allocate(fd, 2 * page, 40 * page)
         assert os.fstat(fd).st_blocks * 512 == 40 * page
         assert [os.pread(fd, 6, at * page) for at in (3, 4, 17)] == [b"\0\0\0\0\0x"] * 3
-        nameless.allocate(fd, 0, 64 * page)
+        anonymous_files.allocate(fd, 0, 64 * page)
         assert os.fstat(fd).st_blocks * 512 == 64 * page
     finally:
         os.close(fd)
@@ -237,7 +237,7 @@ def test_holes_between_pages_are_filled(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_where_a_file_without_a_name_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     def where() -> str:
-        fd = nameless.memory("a_name")
+        fd = anonymous_files.memory("a_name")
         try:
             assert not os.get_inheritable(fd)
             return os.readlink(f"/proc/self/fd/{fd}")
@@ -247,10 +247,10 @@ def test_where_a_file_without_a_name_lies(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert where() == "/memfd:a_name (deleted)"
     monkeypatch.setattr(os, "memfd_create", refuses)
     assert where().startswith("/dev/shm/")
-    monkeypatch.setattr(nameless, "SHM_MOUNT", str(tmp_path / "missing"))
-    monkeypatch.setattr(nameless.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(anonymous_files, "SHM_MOUNT", str(tmp_path / "missing"))
+    monkeypatch.setattr(anonymous_files.tempfile, "tempdir", str(tmp_path))
     assert where().startswith(str(tmp_path))
-    monkeypatch.setattr(nameless.tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(anonymous_files.tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(
         OSError, match=r"memfd_create is refused here \(Operation not permitted\)\. Allow .* \(TMPDIR\)"
     ):

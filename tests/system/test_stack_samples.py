@@ -20,7 +20,7 @@ from conftest import iterate
 import shmloader
 from shmloader.statistics.account import Account, account_of
 from shmloader.system import stack_samples
-from shmloader.system.stack_samples import LOOK, MOST, PERIOD, Counts, Looks, Sheet, user_line_of
+from shmloader.system.stack_samples import MOST, PERIOD, SAMPLE, Counts, Sampler, SampleSheet, user_line_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -98,7 +98,7 @@ def test_what_a_stack_is_counted_as(calls: tuple[str, ...], counted: tuple[str, 
 
 
 def test_a_sheet_tells_what_was_written_whole() -> None:
-    sheet = Sheet(2)
+    sheet = SampleSheet(2)
     try:
         assert sheet.total() == (Counts(), 0)
         sheet.write(0, Counts({("f", "a.py", 3): 5}), 6)
@@ -108,8 +108,8 @@ def test_a_sheet_tells_what_was_written_whole() -> None:
         assert sheet.read(0) == (Counts(), 0) and sheet.total()[1] == 3
         many = Counts({(f"f{k}", "/a/long/path" * 60, k): k + 1 for k in range(MOST)})
         sheet.write(0, many, 7)
-        counts, looks = sheet.read(0)
-        assert looks == 7 and 20 < len(counts) < MOST and counts.most_common(1)[0][1] == MOST
+        counts, samples = sheet.read(0)
+        assert samples == 7 and 20 < len(counts) < MOST and counts.most_common(1)[0][1] == MOST
     finally:
         sheet.close()
         sheet.close()
@@ -127,7 +127,7 @@ def test_the_slowest_function_has_a_name_and_a_line(start: str) -> None:
     loader = shmloader.DataLoader(Slow(), num_workers=1, multiprocessing_context=start)
     iterator = iter(loader)
     next(iterator)
-    next(iterator)  # the first one has been published, and its looks behind that
+    next(iterator)  # the first one has been published, and its samples behind that
     living = loader.stats().hot
     del iterator
     stats = loader.stats()
@@ -143,7 +143,7 @@ def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch)
 
     class Timer:
         def __init__(self, number: int) -> None:
-            assert number == LOOK
+            assert number == SAMPLE
 
         def start(self, first: int, period: int) -> None:
             assert 0 < first < period == stack_samples.PERIOD
@@ -153,14 +153,14 @@ def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(stack_samples, "StackTimer", Timer)
-    before = signal.getsignal(LOOK)
-    sheet = Sheet(1)
-    looks = Looks(sheet, 0)
+    before = signal.getsignal(SAMPLE)
+    sheet = SampleSheet(1)
+    sampler = Sampler(sheet, 0)
     for _ in range(33):
-        looks.begin()
-        looks.end()
+        sampler.begin()
+        sampler.end()
     assert len(started) == 3 and len(set(started)) > 1
-    signal.signal(LOOK, before)
+    signal.signal(SAMPLE, before)
     sheet.close()
 
 
@@ -176,48 +176,48 @@ class NoTimer:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+def sampler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampler]:
     """In its first batch, on a clock that stands; it begins to be due `_first` nanoseconds after 0."""
     monkeypatch.setattr(stack_samples, "StackTimer", NoTimer)
     monkeypatch.setattr(stack_samples, "time", types.SimpleNamespace(monotonic_ns=lambda: 0))
-    before = signal.getsignal(LOOK)
-    sheet = Sheet(1)
-    looks = Looks(sheet, 0)
-    looks.begin()
-    yield looks
-    signal.signal(LOOK, before)
+    before = signal.getsignal(SAMPLE)
+    sheet = SampleSheet(1)
+    sampler = Sampler(sheet, 0)
+    sampler.begin()
+    yield sampler
+    signal.signal(SAMPLE, before)
     sheet.close()
 
 
-def test_a_long_call_of_c_counts_as_long_as_it_was(looks: Looks) -> None:
+def test_a_long_call_of_c_counts_as_long_as_it_was(sampler: Sampler) -> None:
     """Python's handler comes once, when it is over, however often the timer has run out."""
-    first = looks._first
+    first = sampler._first
     for now, function in ((0, "before"), (first + 5 * PERIOD, "long"), (first + 6 * PERIOD, "short")):
         stack_samples.time.monotonic_ns = lambda now=now: now
-        looks._look(LOOK, frames(f"/home/me/dataset.py:3 {function}"))
-        looks._look(LOOK, frames("/home/me/dataset.py:4 at_once"))
-    looks.end()
+        sampler._sample(SAMPLE, frames(f"/home/me/dataset.py:3 {function}"))
+        sampler._sample(SAMPLE, frames("/home/me/dataset.py:4 at_once"))
+    sampler.end()
     file = "/home/me/dataset.py"
-    assert looks._sheet.read(0) == (Counts({("long", file, 3): 6, ("short", file, 3): 1}), 7)
-    looks._look(LOOK, frames("/home/me/dataset.py:5 late"))
-    assert looks._counts.total() == 7
+    assert sampler._sheet.read(0) == (Counts({("long", file, 3): 6, ("short", file, 3): 1}), 7)
+    sampler._sample(SAMPLE, frames("/home/me/dataset.py:5 late"))
+    assert sampler._counts.total() == 7
 
 
-def test_a_look_in_a_look_and_one_at_the_recursion_limit(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack_samples.time.monotonic_ns = lambda: looks._first
+def test_a_sample_in_a_sample_and_one_at_the_recursion_limit(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack_samples.time.monotonic_ns = lambda: sampler._first
 
     def at_the_limit(frame: Any) -> Any:
         raise RecursionError
 
     def in_the_middle(frame: Any) -> Any:
-        looks._look(LOOK, frames(f"{PACKAGE}/system/stack_samples.py:9 user_line_of"))
+        sampler._sample(SAMPLE, frames(f"{PACKAGE}/system/stack_samples.py:9 user_line_of"))
         return user_line_of(frame)
 
     monkeypatch.setattr(stack_samples, "user_line_of", at_the_limit)
-    looks._look(LOOK, frames("/home/me/dataset.py:3 deep"))
+    sampler._sample(SAMPLE, frames("/home/me/dataset.py:3 deep"))
     monkeypatch.setattr(stack_samples, "user_line_of", in_the_middle)
-    looks._look(LOOK, frames("/home/me/dataset.py:4 read"))
-    assert looks._counts == {("read", "/home/me/dataset.py", 4): 1}
+    sampler._sample(SAMPLE, frames("/home/me/dataset.py:4 read"))
+    assert sampler._counts == {("read", "/home/me/dataset.py", 4): 1}
 
 
 def test_below_the_users_line_nobody_looks() -> None:
@@ -229,10 +229,10 @@ def test_below_the_users_line_nobody_looks() -> None:
 
 def test_asked_while_a_ring_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a thread of metrics may: the sheet was open when it was looked for."""
-    account, sheet = Account(1), Sheet(1)
+    account, sheet = Account(1), SampleSheet(1)
     account.add_sheet(sheet)
     sheet.close()
-    monkeypatch.setattr(Sheet, "closed", False)
+    monkeypatch.setattr(SampleSheet, "closed", False)
     assert account.hot() == ()
     another = os.open(os.devnull, os.O_RDONLY)
     try:
@@ -252,7 +252,7 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(
         "SHMLOADER_DETAIL=1 has no effect: it samples the workers" in note for note in loader.report().verdict.notes
     )
-    monkeypatch.setattr(stack_samples, "EVERY", 1)  # as if no look ever came
+    monkeypatch.setattr(stack_samples, "EVERY", 1)  # as if no sample ever came
     loader = shmloader.DataLoader([1, 2], num_workers=1)
     iterate(loader)
     assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes)
@@ -316,15 +316,15 @@ class Busy(torch.utils.data.Dataset):
 
 
 @pytest.mark.usefixtures("detail")
-def test_looks_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """With faulthandler for a handler, workers died of one look in 20 to 200, in a segmentation fault."""
     monkeypatch.setattr(stack_samples, "PERIOD", 100_000)
     monkeypatch.setattr(stack_samples, "EVERY", 2)
     loader = shmloader.DataLoader(Busy(), num_workers=1, multiprocessing_context="fork")
     expected = [Busy()[index] for index in range(4)]
     assert [int(batch) for batch in loader] == expected
-    counts, looks = account_of(loader)._counts, account_of(loader)._looks
-    assert looks >= 20 and sum(counts.values()) == looks
+    counts, samples = account_of(loader)._counts, account_of(loader)._samples
+    assert samples >= 20 and sum(counts.values()) == samples
     assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
 
 

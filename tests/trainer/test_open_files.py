@@ -27,6 +27,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
+from shmloader.system import user_line
 from shmloader.trainer import open_files
 
 FORK = multiprocessing.get_context("fork")
@@ -45,7 +46,7 @@ class Holds(torch.utils.data.Dataset):
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "_warned", set())
+    monkeypatch.setattr(user_line, "_met", set())
 
 
 @pytest.fixture
@@ -92,14 +93,14 @@ def test_an_open_file_is_named_until_it_is_closed(kind: str, folder: pathlib.Pat
     assert f"{kind}. Forked workers share its position" in text and "on the first use" in text
     assert warned(Holds(held)) == []  # once
     held.close()
-    open_files._warned.clear()
+    user_line._met.clear()
     assert warned(Holds(held)) == []
 
 
 def test_a_file_in_a_container_or_a_wrapped_dataset_is_named(folder: pathlib.Path) -> None:
     with open(folder / "text", "rb") as held:
         for dataset in (Holds([held]), Holds((held,)), Holds({"a": held}), ConcatDataset([Subset(Holds(held), [0])])):
-            open_files._warned.clear()
+            user_line._met.clear()
             assert len(warned(dataset)) == 1
         assert warned(held)[0].startswith("workers are forked while BufferedReader holds an open file: the dataset is ")
 
@@ -117,7 +118,7 @@ def test_files_of_other_libraries_are_known_by_their_names() -> None:
     assert warned(Holds(foreign("h5py._hl.files.File", __bool__=lambda _: False))) == []
     for name in ("lmdb.Environment", "builtins.Environment", "lmdb.cffi.Environment"):
         for lock, readonly, count in ((True, True, 1), (False, False, 1), (False, True, 0)):
-            open_files._warned.clear()
+            user_line._met.clear()
             flags = {"lock": lock, "readonly": readonly}
             assert len(warned(Holds(foreign(name, flags=lambda _, flags=flags: flags)))) == count
     assert warned(Holds(foreign("somebody.Environment"))) == []
@@ -180,7 +181,7 @@ def test_a_loader_warns_where_it_is_iterated(folder: pathlib.Path) -> None:
         for persistent in (False, True):
             options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
             loader = shmloader.DataLoader(Holds(held), multiprocessing_context="fork", **options)
-            open_files._warned.clear()
+            user_line._met.clear()
             with pytest.warns(RuntimeWarning, match="workers are forked while Holds holds an open file") as seen:
                 assert len(list(loader)) == 4
             assert [warning.filename for warning in seen if "holds an open" in str(warning.message)] == [__file__]

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
-from shmloader.system import spawn_arguments
+from shmloader.system import anonymous_files
 from shmloader.system.spawn_arguments import SpawnArguments
 
 SPAWNING = ["spawn", "forkserver"]
@@ -352,8 +352,8 @@ def test_cuda_tensors_count_their_readers(tmp_path: pathlib.Path, monkeypatch: p
 
 
 def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn_arguments, "available_memory", lambda: 2 * spawn_arguments.MiB)
-    dataset = Items([bytes(8 * spawn_arguments.MiB)])
+    monkeypatch.setattr("shmloader.system.anonymous_files.available_memory", lambda: 2 * anonymous_files.MiB)
+    dataset = Items([bytes(8 * anonymous_files.MiB)])
     with pytest.raises(MemoryError, match=r"than 8 MiB of memory: 2 MiB are available\..* by fork") as raised:
         iter(shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="spawn"))
     raised.value.__traceback__ = None
@@ -362,8 +362,8 @@ def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_limit_on_files_is_an_error() -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    value = SpawnArguments({"dataset": bytes(2 * spawn_arguments.MiB)})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (spawn_arguments.MiB, limits[1]))
+    value = SpawnArguments({"dataset": bytes(2 * anonymous_files.MiB)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (anonymous_files.MiB, limits[1]))
     try:
         with pytest.raises(MemoryError, match="takes more than 2 MiB of memory: File too large"):
             begin(value)

@@ -13,7 +13,7 @@ from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.ring.growth import free_in_shm, in_units
 from shmloader.ring.segment import Segment
 from shmloader.system import cores, limits
-from shmloader.system.nameless import SHM_MOUNT
+from shmloader.system.anonymous_files import SHM_MOUNT
 from shmloader.system.processes import processes_of, status_of
 
 SYSTEM, MOUNTS = Path("/sys"), Path("/proc/self/mounts")

@@ -14,9 +14,10 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from shmloader.commands.top.processes import inner_pid
 from shmloader.core.onlooker import Onlooker, OtherVersion
 from shmloader.far.door import NODE, node_in
-from shmloader.system.processes import files_of, inner_pid, processes_of
+from shmloader.system.processes import files_of, processes_of
 
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")
 STACKS = "/memfd:shmloader_stacks (deleted)"

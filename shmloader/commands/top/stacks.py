@@ -16,15 +16,15 @@ from shmloader.system.processes import files_of
 
 def stack_of(pid: int) -> str:
     """The stacks of all threads of a worker, or why there are none."""
-    papers = _papers(pid)
+    memories = _stack_memories(pid)
     try:
-        return stacks_in(pid, papers)
+        return stacks_in(pid, memories)
     finally:
-        for fd in papers:
+        for fd in memories:
             os.close(fd)
 
 
-def _papers(pid: int) -> list[int]:
+def _stack_memories(pid: int) -> list[int]:
     """The memory that the worker may write to, open for reading: one for each ring that it was forked beside."""
     opened: dict[tuple[int, int], int] = {}
     for number, target in files_of(pid).items():

@@ -8,9 +8,9 @@ import collections
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shmloader.commands.top.processes import STATES, resident_bytes, state_of
 from shmloader.commands.top.rings import Held
 from shmloader.core.onlooker import EntryNow, LaneNow, Totals
-from shmloader.system.processes import STATES, resident_bytes, state_of
 
 WINDOW = 5_000_000_000  # nanoseconds over which rates are taken
 HELD_UP = 1.0  # seconds in next() after which the worker that holds the batch is shown

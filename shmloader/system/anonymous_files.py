@@ -1,4 +1,4 @@
-"""Files in memory without a name: how they are made, get their size and their pages.
+"""Files in memory without a name: how they are made, get their size and their pages, and are written.
 
 Each step has another way, for sandboxes that refuse the usual system call: NOTE [ Sandboxes ] in sandboxes.py.
 """
@@ -9,13 +9,17 @@ import errno
 import fcntl
 import os
 import tempfile
+from collections.abc import Callable
 
+from shmloader.system.limits import available_memory
 from shmloader.system.sandboxes import is_refusal, refused
 
-__all__ = ["SHM_MOUNT", "allocate", "memory", "set_size"]
+__all__ = ["SHM_MOUNT", "Filler", "MiB", "allocate", "memory", "set_size"]
 
 SHM_MOUNT = "/dev/shm"
-_PIECE = 1 << 20  # bytes of zeros that are written at once
+MiB = 1 << 20
+_UNASKED = MiB  # bytes of a file that are written before the first check of free memory
+_STEP = 64 * MiB  # bytes between two checks
 
 
 def memory(name: str, *, seals: bool = False) -> int:
@@ -96,5 +100,32 @@ def _fill_holes(fd: int, at: int, end: int) -> None:
                 raise
             after = end
         while hole < after:
-            hole += os.pwrite(fd, bytes(min(_PIECE, after - hole)), hole)
+            hole += os.pwrite(fd, bytes(min(MiB, after - hole)), hole)
         at = after
+
+
+class Filler:
+    """Writes a file, and checks for free memory before it takes it.  Otherwise the OOM killer would come."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._allowed = _UNASKED
+
+    def write(self, data: memoryview, at: int, no_room: Callable[[str], MemoryError]) -> None:
+        """Write all these bytes at a place.
+
+        Raises:
+            MemoryError: The machine, its control group or a limit has no room for them: no_room(), given what says so.
+        """
+        if at + data.nbytes > self._allowed:
+            if data.nbytes > (available := available_memory()):
+                raise no_room(f"{available // MiB} MiB are available")
+            self._allowed = at + max(data.nbytes, min(_STEP, available))
+        done = 0
+        while done < data.nbytes:
+            try:
+                done += os.pwrite(self._fd, data[done : done + 256 * MiB], at + done)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                    raise
+                raise no_room(os.strerror(error.errno)) from None
