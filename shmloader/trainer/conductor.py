@@ -35,7 +35,7 @@ class Conductor(ConductorSide):
         ring: The trainer's side.
         schedule: Opens batches.
         tally: Counts the bad samples; None: none are skipped.
-        served: How many epochs began with this base seed before the first one here.
+        epochs_before: Epochs already run with this base seed.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Conductor(ConductorSide):
         ring: TrainerSide,
         schedule: Schedule,
         tally: Tally | None,
-        served: int,
+        epochs_before: int,
     ) -> None:
         loader = place.loader
         self._place = place
@@ -57,12 +57,12 @@ class Conductor(ConductorSide):
         self.open = schedule.open
         self._tally = tally
         self.base_seed: int = iterator._base_seed
-        self._served = served
+        self._epochs = epochs_before  # already run with this base seed
 
     @property
     def seed(self) -> int:
         """The seed of the epoch that begins, or has begun, last."""
-        return mix(self.base_seed, self._served)
+        return mix(self.base_seed, self._epochs)
 
     def begin(self, first: bool) -> None:
         """Begin an epoch, or the rest of one: as in torch, ask the sampler for an iterator.
@@ -77,15 +77,15 @@ class Conductor(ConductorSide):
         carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
         start = place.starting(warns=not first)  # if it is the first, begin_iterator() has warned
         if not first:
-            self._served += 1
+            self._epochs += 1
             if start is not None:  # only workers that seed each sample are still there: dataloader.py ends all others
                 restore(loader, start)
             if start is not None and start.base_seed is not None:
-                self.base_seed, self._served = start.base_seed, start.served
+                self.base_seed, self._epochs = start.base_seed, start.served
         start = start if start is not None and start.begun else None
         source = Source(self._sampler, loader.generator, start, another=place.another(), saving=place.saving)
         listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
-        epoch = next_epoch_of(place, self.base_seed, self._served, self._streams)
+        epoch = next_epoch_of(place, self.base_seed, self._epochs, self._streams)
         epoch.carried, epoch.last_worker = carried, epoch.start.latest
         if self._streams:
             epoch.states = self._states_weakly()

@@ -62,11 +62,7 @@ class FarWorkerSet(WorkerSet):
             return super()._process(index, first)
         door = self._door(index)
         door.forget_note()
-        # without self._arguments: a stand-in needs no dataset, so none is pickled for it
-        arguments = self._segment, self._spin, index, self._lives, first, self._stacks, self.outlives, door
-        self._lives += 1
-        worker: BaseProcess = self._context.Process(target=stand_in, args=arguments, daemon=True)
-        return worker
+        return self._process_of(stand_in, index, first, door)  # without the dataset, so none is pickled for it
 
     def _door(self, index: int) -> Door:
         return self._doors[index - self._local]
@@ -96,9 +92,9 @@ class FarWorkerSet(WorkerSet):
 
     def _begun(self, index: int) -> tuple[bool, list[int]]:
         """Whether a stand-in lost its far worker with batches under way, and which of them that had begun."""
-        held = self._ring.sequences.holds(index)
+        holds = self._ring.sequences.holds(index)
         note, begun = self._door(index).note() if index >= self._local else ("", None)
-        return bool(note and held), [sequence for sequence in held if sequence == begun]
+        return bool(note and holds), [sequence for sequence in holds if sequence == begun]
 
     def _is_to_blame(self, index: int) -> bool:
         lost, begun = self._begun(index)

@@ -47,7 +47,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -66,6 +65,7 @@ from shmloader.resume.place import Place, place_of
 from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
+from shmloader.system.cleanup import ClosedByWith
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held
 from shmloader.trainer.at_exit import raise_at_exit
@@ -76,7 +76,6 @@ from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
-from shmloader.trainer.worker_set import WorkerSet
 from shmloader.trainer.workers_of import workers_of
 
 if TYPE_CHECKING:
@@ -93,59 +92,58 @@ class LoaderClosed(RuntimeError):
         )
 
 
-class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(ClosedByWith, of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
     """
 
-    _worker_set: WorkerSet | None = None
     _shutdown = True
-    _ended = True  # workers, threads and memory are gone
+    _ended = True  # there are no workers, threads and memory
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     stays = False  # slots may not move, because other processes map them: readers/taken.py
 
-    def __init__(self, loader: DataLoader[Any], options: Options | None = None) -> None:
-        if options is None:  # it exists: torch's class was called, and returned it (of_torch.make_iterators_by)
-            return
+    @of_torch.initialised_once
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)
-        base_seed, served = begin_iterator(place, lambda: of_torch.begin_iterator(self, loader))
+        base_seed, epochs_before = begin_iterator(place, lambda: of_torch.begin_iterator(self, loader))
         if base_seed is not None:
             self._base_seed = base_seed
-        self._seed_of_workers = seed_of_workers(place, self._base_seed)
-        self._left = left_of_streams(place)
+        self._streams = isinstance(self._dataset, IterableDataset)
+        start = {
+            "base_seed": seed_of_workers(place, self._base_seed),
+            "left": left_of_streams(place),
+            "watches_states": self._streams and place.current is None,
+        }
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
-        self._options = options
         if self._num_workers <= 0:
             raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
         if self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
-        self._streams = isinstance(self._dataset, IterableDataset)
         self._profile_name = f"enumerate(DataLoader)#{of_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
         self._ending = threading.RLock()  # two threads may close one iterator
-        self._ended = False
         try:
             with held():
-                self._make_ring(loader, options, place, served)
+                self._make_ring(loader, options, place, epochs_before)
             with self._unless_closed():  # a handler may close the loader as soon as that has this iterator
                 if self._schedule.opens_first:
                     self._reset(loader, first_iter=True)
-                    self._hire(loader)
+                    self._hire(loader, options, start)
                 else:  # torch's order, which a sampler may rely on
-                    self._hire(loader)
+                    self._hire(loader, options, start)
                     self._reset(loader, first_iter=True)
         except BaseException:
             self._shutdown_workers()
             raise
 
-    def _make_ring(self, loader: Any, options: Options, place: Place, served: int) -> None:
-        """Make the ring and everything around it.  Nobody works on it yet."""
+    def _make_ring(self, loader: Any, options: Options, place: Place, epochs_before: int) -> None:
+        """Make the ring and everything around it.  Nobody works on it yet.  If this raises, nothing of it is left."""
         self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
         size, spare, memory = self._schedule.size, options.spare_slots, ring_memory()
@@ -156,7 +154,7 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
             spare += IN_TRANSIT if spare else 0
         stays = self.stays or device is not None  # a slot that is page-locked, or that others map, may not move
         memory = "memfd" if memory == "auto" and (stays or size.leaves_shm) else memory
-        self._segment = Segment(
+        segment = self._segment = Segment(
             self._num_workers,
             size.entries,
             size.batches,
@@ -169,46 +167,48 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
             detail=wants_detail(),
             stays=stays,
         )
-        segment = self._segment
-        self._account = account_of(loader)
-        self._account.add_sheet(segment.sheet)
-        self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
-        self._turns = self._ring.turns
-        segment.format(self._ring, label_of(loader))
-        self._schedule.attach(self._ring)
-        self._tally = Tally(loader, options) if options.skips_bad_samples else None
-        worker_set = workers_of(loader, options, self, self._ring, self._segment)
-        dismisses = self._streams and not loader.persistent_workers
-        delivers = self._ring, worker_set, spare, self._timeout, self._streams, dismisses
-        if device is None:
-            self._delivery = Delivery(*delivers, reader=self._batch_reader(), tally=self._tally)
-        else:
-            private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
-            self._pinning = Pinning(self._ring, device, private)
-            reader = BatchReader(of_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
-            self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
-        self._conductor = Conductor(place, self, self._ring, self._schedule, self._tally, served)
-        self._steps = Steps(self._ring, self._conductor, self._delivery, of_torch.ExceptionWrapper, profiler)
-        self._worker_set, self._workers = worker_set, worker_set.workers
-        self._shutdown = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(segment.close)
+            self._account = account_of(loader)
+            self._account.add_sheet(segment.sheet)
+            undo.callback(self._account.end_sheet, segment.sheet)
+            ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
+            undo.callback(ring.close)
+            self._ring, self._turns = ring, ring.turns
+            segment.format(ring, label_of(loader))
+            self._schedule.attach(ring)
+            self._tally = Tally(loader, options) if options.skips_bad_samples else None
+            self._worker_set = workers_of(loader, options, self, ring, segment)
+            self._workers = self._worker_set.workers
+            dismisses = self._streams and not loader.persistent_workers
+            delivers = ring, self._worker_set, spare, self._timeout, self._streams, dismisses
+            if device is None:
+                self._delivery = Delivery(*delivers, reader=self._batch_reader(), tally=self._tally)
+            else:
+                private = options.device is not None  # nobody but the thread that copies gets tensors over a slot
+                self._pinning = Pinning(ring, device, private)
+                reader = BatchReader(of_torch.ExceptionWrapper, device.clone, device.room, keeps=not private)
+                self._delivery = Delivery(*delivers, self._pinning, reader, self._tally)
+            self._conductor = Conductor(place, self, ring, self._schedule, self._tally, epochs_before)
+            self._steps = Steps(ring, self._conductor, self._delivery, of_torch.ExceptionWrapper, profiler)
+            undo.pop_all()
+        self._shutdown = self._ended = False
 
     def _batch_reader(self) -> Any:
         """What reads batches from their slots; None: a BatchReader."""
         return None
 
-    def _hire(self, loader: Any) -> None:
-        """Start the workers, and the thread that page-locks."""
-        options = self._options
-        assert self._worker_set is not None
+    def _hire(self, loader: Any, options: Options, start: dict[str, Any]) -> None:
+        """Start the workers, and the thread that page-locks.  `start` has what the loaded state decides for them."""
         self._worker_set.start(
             self._num_workers,
             self._spin,
             {
+                **start,
                 "dataset": self._dataset,
                 "auto_collation": self._auto_collation,
                 "collate_fn": self._collate_fn,
                 "drop_last": self._drop_last,
-                "base_seed": self._seed_of_workers,
                 "init_fn": self._worker_init_fn,
                 "num_workers": int(self._num_workers),  # for get_worker_info(): a WorkerCount is ours
                 "seeds_samples": self._schedule.seeds_samples,
@@ -216,10 +216,8 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
                 "numbers": Numbers(self._dataset),
                 "dataset_epoch": dataset_epoch(self._dataset) if self._streams else None,
                 "epoch_seed": self._conductor.seed,
-                "left": self._left,
                 "look_ahead": options.look_ahead,
                 "pool": None if self._tally is None else given_pool(loader),
-                "watches_states": self._streams and place_of(loader).current is None,
             },
         )
         if self._pinning is not None:
@@ -328,7 +326,6 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
         """
         if self._delivery.closed and isinstance(error, RingClosed):
             raise StopIteration from error
-        assert self._worker_set is not None
         self._worker_set.raise_explained(error)
 
     # --------------------------------------------------------------------------------------------- the end
@@ -344,9 +341,8 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
         with held():
             self._shutdown = True
             try:
-                if self._worker_set is not None:
-                    self._delivery.closed = True
-                    self._worker_set.part()  # before the lock: NOTE [ Shutdown ], 9
+                self._delivery.closed = True
+                self._worker_set.part()  # before the lock: NOTE [ Shutdown ], 9
             finally:
                 self._take_steps()
 
@@ -356,36 +352,32 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
             if self._ended:
                 return
             try:
-                if self._worker_set is not None:
-                    self._ring.alarm()  # ends the wait of another thread
-                    self._worker_set.stop()
+                self._ring.alarm()  # ends the wait of another thread
+                self._worker_set.stop()
             finally:
                 self._worker_pids_set = False
                 self._give_back()
-                self._ended = self._worker_set is None or self._worker_set.ended
+                self._ended = self._worker_set.ended
 
     def _ends_elsewhere(self) -> bool:
         """Whether another thread must take the steps of the shutdown: NOTE [ Shutdown ], 8."""
         here = threading.current_thread()
         pins = self._pinning is not None and self._pinning.thread is here
-        return pins or (self._worker_set is not None and self._worker_set.cannot_stop_in(here))
+        return pins or self._worker_set.cannot_stop_in(here)
 
     def _give_back(self) -> None:
         """Free threads and memory, except memory that a worker may still use."""
         try:
-            if self._worker_set is not None and self._worker_set.lives:
+            if self._worker_set.are_left:
                 self.stop_threads()
             else:
                 if self._pinning is not None:
                     self._pinning.close()
-                if hasattr(self, "_segment"):
-                    self._account.end_sheet(self._segment.sheet)
-                if hasattr(self, "_ring"):  # otherwise there was no memory for it
-                    self._keep_states()
-                    self._ring.close()
+                self._account.end_sheet(self._segment.sheet)
+                self._keep_states()
+                self._ring.close()
         finally:
-            if hasattr(self, "_segment"):
-                self._segment.close()
+            self._segment.close()
 
     def _keep_states(self) -> None:
         """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams continue."""
@@ -411,12 +403,6 @@ class RingIterator(of_torch._MultiProcessingDataLoaderIter):  # type: ignore[mis
         Closing twice is harmless.  next() of a closed iterator raises StopIteration.
         """
         self._shutdown_workers()
-
-    def __enter__(self) -> RingIterator:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def _accelerator_of(loader: Any, options: Options) -> Accelerator | None:

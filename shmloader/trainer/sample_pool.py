@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 from collections.abc import Iterable, KeysView, Sequence, ValuesView
 from typing import Any
 
@@ -108,32 +109,15 @@ def _within(sampler: Any) -> Any:
 
 def _indices(given: Any) -> Any:
     """These indices, or the indices of these batches, as an array or a range; None if they are something else."""
-    if given is None or callable(given):
-        return None
     if isinstance(given, range):
         return given or None
+    if callable(given) or not isinstance(given, Iterable):
+        return None
     if not isinstance(given, (numpy.ndarray, torch.Tensor)):
-        given = list(given) if isinstance(given, Iterable) else [given]
-    try:
-        found = _array(given)
-        if found is None or found.dtype.kind == "O":
-            found = _array([index for batch in given for index in _each(batch)])
-    except (TypeError, RuntimeError):
-        return None
-    return found.ravel() if found is not None and found.size and found.dtype.kind in "iu" else None
-
-
-def _array(given: Any) -> Any:
-    """The indices as an array; None if the batches have different sizes."""
-    try:
-        return numpy.asarray(given)
-    except ValueError:
-        return None
-
-
-def _each(batch: Any) -> list[Any]:
-    """The indices of a batch; an index is a batch of one."""
-    try:
-        return list(batch)
-    except TypeError:
-        return [batch]
+        given = list(given)
+    for listed in (lambda: given, lambda: [index for batch in given for index in batch]):  # batches may differ in size
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            found = numpy.asarray(listed())
+            if found.size and found.dtype.kind in "iu":
+                return found.ravel()
+    return None

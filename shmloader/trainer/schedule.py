@@ -48,9 +48,9 @@ class Schedule:
     size: Size
     opens_first = False  # whether batches may be opened before workers start, so that the first worker begins at once
     seeds_samples = False  # whether workers seed each sample from the batch's seed
-    stride = 1  # then, the distance in the epoch's order between two consecutive samples of a batch
+    stride = 1  # if samples are seeded: how many ranks share the order
 
-    def _seeds(self, loader: Any, options: Options) -> None:
+    def _read_seed_options(self, loader: Any, options: Options) -> None:
         """Find out whether samples are to be seeded, and how many ranks share their order."""
         self.seeds_samples = options.seeds_samples
         self.stride = samplers_of(loader).ranks[1]
@@ -67,7 +67,7 @@ class Schedule:
         """
         raise NotImplementedError
 
-    def _seed_next(self, epoch: Epoch) -> int:
+    def _next_seed(self, epoch: Epoch) -> int:
         """The seed of the batch of this epoch that is opened next."""
         return further(epoch.sample_seed, epoch.samples * self.stride)
 
@@ -77,12 +77,12 @@ class RoundRobin(Schedule):
 
     def __init__(self, loader: Any, options: Options) -> None:
         self._workers: int = loader.num_workers
-        self._seeds(loader, options)
+        self._read_seed_options(loader, options)
         batches = most_under_way(loader)
         self.size = Size(batches, batches, batches, leaves_shm=False)
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        self._ring.open(epoch.opened % self._workers, index, self._seed_next(epoch) if self.seeds_samples else 0)
+        self._ring.open(epoch.opened % self._workers, index, self._next_seed(epoch) if self.seeds_samples else 0)
         return True
 
 
@@ -125,7 +125,7 @@ class _Further(Schedule):
         self._furthest = usual * STEALING_FACTOR if options.steals else usual
         if options.max_ring_bytes is not None:  # it must hold all slots at full size, so more slots could be refused
             self._furthest = least
-        self._seeds(loader, options)
+        self._read_seed_options(loader, options)
 
     def _look_further(self, epoch: Epoch) -> None:
         """After the 1st, 2nd, 4th, 8th batch and so on, set how many may be under way, by the largest one so far."""
@@ -151,7 +151,7 @@ class Steal(_Further):
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         self._look_further(epoch)
-        self._ring.open(ANY, index, self._seed_next(epoch))
+        self._ring.open(ANY, index, self._next_seed(epoch))
         return True
 
 
@@ -193,7 +193,7 @@ class Chunks(_Further):
         else:
             first = ring.sequences.next_open - epoch.first
             workers = [(first + k) % self._workers for k in range(len(chunks))]
-        ring.open_chunks(workers, chunks, self._seed_next(epoch) if self.seeds_samples else 0)
+        ring.open_chunks(workers, chunks, self._next_seed(epoch) if self.seeds_samples else 0)
         return True
 
 
@@ -204,7 +204,7 @@ class ByPlace(Schedule):
 
     def __init__(self, loader: Any, options: Options) -> None:
         workers: int = loader.num_workers
-        self._seeds(loader, options)
+        self._read_seed_options(loader, options)
         self._places = Places(options.group_by, loader.dataset)
         self._window = max(2, min(most_under_way(loader), MOST_TASKS // 2 // workers))
         least = 2 * workers * self._window  # tasks, because each worker may have some of each batch

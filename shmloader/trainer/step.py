@@ -1,9 +1,9 @@
 """What the step from one batch to the next (Steps) calls in Python: these methods, and no more.
 
-Two sides may be two processes one day.  The conductor draws indices and opens batches.  A reader
-takes batches and hands them out.  For each batch the step calls read() and open().  It calls the others only if there
-is something else to do.  A signal's handler may interrupt any of them between two lines, and then the step calls it
-again: NOTE [ One step ].  The third side is the iterator, whose `__next__()` is that step.
+The conductor draws indices and opens batches.  A reader takes batches and hands them out.  For each batch the step
+calls read() and open().  It calls the others only if there is something else to do.  A signal's handler may interrupt
+any of them between two lines, and then the step calls it again: NOTE [ One step ].  The third side is the iterator,
+whose `__next__()` is that step.
 """
 
 from __future__ import annotations

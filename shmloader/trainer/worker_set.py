@@ -5,6 +5,7 @@ It decides what `on_worker_death` and `timeout` do, how many deaths a batch may 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -12,6 +13,7 @@ import reprlib
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ from shmloader.private.of_torch import raise_if_any_worker_failed, unwatch_pids,
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
+from shmloader.system.cleanup import take_all
 from shmloader.system.green_threads import refuse_green_threads
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.native_threads import warn_before_fork
@@ -38,7 +41,7 @@ from shmloader.worker.loop import work
 # end: it must not hold the trainer for ever.  torch gives 5 seconds to each worker, one after another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 5.0
 REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
-LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
+MOST_DEATHS = 3  # over one batch: one may be bad luck, the third is the batch's fault
 
 
 class WorkerSet:
@@ -85,7 +88,7 @@ class WorkerSet:
         self._ended: set[int] = set()  # added to by the watching thread
         self._watch: Watch | None = None
         self._watched = False  # whether torch knows of the workers
-        self._lives = 0
+        self._made = 0  # processes so far
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # one thread may replace workers while another one ends them
@@ -109,7 +112,7 @@ class WorkerSet:
         self._spin, self._arguments, self._count = spin, SpawnArguments(arguments), count
         with held():
             try:
-                self._stacks = StackMemory()  # with and without a limit: `shmloader top --stack` asks workers, too
+                self._stacks = StackMemory()  # also without `timeout`, because `top --stack` uses it
             except OSError as error:
                 raise not_started(error, 0, count) from None
         for index in range(count):
@@ -147,9 +150,12 @@ class WorkerSet:
 
     def _process(self, index: int, first: int) -> BaseProcess:
         """A worker that is not started yet."""
-        arguments = self._segment, self._spin, index, self._lives, first, self._stacks, self.outlives, self._arguments
-        self._lives += 1
-        worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
+        return self._process_of(work, index, first, self._arguments)
+
+    def _process_of(self, target: Callable[..., None], index: int, first: int, given: Any) -> BaseProcess:
+        arguments = self._segment, self._spin, index, self._made, first, self._stacks, self.outlives, given
+        self._made += 1
+        worker: BaseProcess = self._context.Process(target=target, args=arguments, daemon=True)
         return worker
 
     def _start_watch(self) -> None:
@@ -229,9 +235,9 @@ class WorkerSet:
         return "\n".join(filter(None, lines))
 
     def _loss(self, dead: list[int]) -> str:
-        held = [self._batch(sequence) for index in dead for sequence in self._ring.sequences.holds(index)]
-        if held:
-            return f"It held {' and '.join(held)}."
+        batches = [self._batch(sequence) for index in dead for sequence in self._ring.sequences.holds(index)]
+        if batches:
+            return f"It held {' and '.join(batches)}."
         was_killed = any(self.workers[index].exitcode == -signal.SIGKILL for index in dead)
         return f"It held no batch.{f' {OUT_OF_MEMORY}' if was_killed else ''}"
 
@@ -293,10 +299,10 @@ class WorkerSet:
         oldest = self._ring.sequences.oldest
         self._deaths = {over: count for over, count in self._deaths.items() if over[1] >= oldest}
         self._deaths[stuck] = deaths
-        if deaths >= LIVES:
+        if deaths >= MOST_DEATHS:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(
-                f"{ended}\nIt is the {LIVES}rd worker to die while making {place}, so it is not replaced. Look at "
+                f"{ended}\n{deaths} workers have died while making {place}, so the last one is not replaced. Look at "
                 "these samples first."
             )
 
@@ -356,37 +362,32 @@ class WorkerSet:
         Each step is taken, even if an earlier one has raised.  The error is raised after the last step.  A second call
         takes all steps again, which is harmless.
         """
-        raised: BaseException | None = None
-        ended = True
+        steps: list[Callable[[], None]] = [
+            self._stop_ring,
+            self._stop_watch,
+            self._arguments.close,
+            self._close_stacks,
+            self.unwatch,  # a worker that dies while it leaves takes no batch with it
+            self._let_leave,
+            self._terminate,
+            self._kill,
+            self._close_pipes,
+        ]
+        failed = set(steps)
+
+        def take(step: Callable[[], None]) -> None:
+            step()
+            failed.remove(step)
+
         with held():
             self.part()
-            for step in (
-                self._stop_ring,
-                self._stop_watch,
-                self._arguments.close,
-                self._close_paper,
-                self.unwatch,  # a worker that dies while it leaves takes no batch with it
-                self._let_leave,
-                self._terminate,
-                self._kill,
-                self._close_pipes,
-            ):
-                try:
-                    step()
-                except BaseException as error:
-                    if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
-                        raised = error
-                    # A signal cut the wait short: the next steps make up for that.
-                    ended = ended and step in (self._let_leave, self._terminate)
-            self.ended = ended
-        if raised is not None:
             try:
-                raise raised
+                take_all(functools.partial(take, step) for step in steps)
             finally:
-                del raised  # it holds this frame, by its traceback
+                self.ended = failed <= {self._let_leave, self._terminate}  # the next steps make up for a wait cut short
 
     @property
-    def lives(self) -> bool:
+    def are_left(self) -> bool:
         """Whether any worker lives, and may use the ring's memory."""
         return any(map(runs, self.workers))
 
@@ -396,10 +397,10 @@ class WorkerSet:
             self._ring.alarm()
 
     def _stop_ring(self) -> None:
-        if not self._ring.stopped and self.lives:  # otherwise the ring may be closed
+        if not self._ring.stopped and self.are_left:  # otherwise the ring may be closed
             self._ring.stop()
 
-    def _close_paper(self) -> None:
+    def _close_stacks(self) -> None:
         if self._stacks is not None:
             self._stacks.close()
 

@@ -115,7 +115,7 @@ def test_the_third_death_over_one_batch_raises(tmp_path: pathlib.Path) -> None:
     engine: Any = Here(1, in_flight=1)
     with shmloader.DataLoader(deadly, batch_size=4, far_workers=engine, **options) as loader:
         text = str(until_an_error(loader))
-    assert "3rd worker to die while making batch 3 of this epoch" in text and "Far worker 0 is lost" in text
+    assert "3 workers have died while making batch 3 of this epoch" in text and "Far worker 0 is lost" in text
 
 
 @pytest.mark.long

@@ -200,7 +200,9 @@ def test_the_third_death_over_one_batch_whoever_died(tmp_path: pathlib.Path) -> 
     )
     with (
         loader,
-        pytest.raises(RuntimeError, match=r"3rd worker to die while making batch 3 of this epoch \(indices \[6, 7\]\)"),
+        pytest.raises(
+            RuntimeError, match=r"3 workers have died while making batch 3 of this epoch \(indices \[6, 7\]\)"
+        ),
     ):
         list(loader)
 
