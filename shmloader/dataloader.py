@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,24 +16,24 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators
 from shmloader.checks import off_the_ring, read_elsewhere
 from shmloader.checks.requirements import check_requirements
-from shmloader.far_workers import have_other_cores, with_far
-from shmloader.measured import Measured, serve_metrics
+from shmloader.measured import Measured, begin_measured
 from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.private import replaced
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.system.cleanup import ClosedByWith, take_all
-from shmloader.system.cores import hides_cores
+from shmloader.system.cores import have_other_cores, hides_cores
 from shmloader.system.user_line import warn_once
+from shmloader.worker_count import with_far
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
-    from shmloader.statistics.account import begun, close_trace
+    from shmloader.statistics.account import close_trace
     from shmloader.trainer.sample_pool import pool_of
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-# Generic is a separate base, and not in brackets of torch's class, because that may get more parameters one day.
+# Generic is a separate base, because torch's class may gain type parameters.
 class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
@@ -172,8 +173,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         look_ahead: int | None = None,
         far_workers: Any = None,
     ) -> None:
-        given = locals()
-        options = Options(**{name: given[name] for name in DEFAULTS})
+        options = Options(**{name: value for name, value in locals().items() if name in DEFAULTS})  # no other local yet
         options.give_to(self)
         num_workers = with_far(num_workers, far_workers)
         if far_workers is not None or (num_workers and hides_cores()):
@@ -204,8 +204,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
-        if self._makes_iterators_by_others():
-            replaced.come_back(_asked_by_torchs)
+        self._goes_through_others()  # other code's method may be called before iter() is
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.
@@ -239,75 +238,59 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         """
         return read_elsewhere.why_not(self)
 
+    # ------------------------------------------------------------------- where iterators come from: NOTE [ Iterators ]
+
     def __iter__(self) -> Any:
         rides = iterators.rides(self)
-        if off_the_ring.why_not_here() is not None:
-            return self._begin(rides)
-        if self._comes_back():
+        if self._goes_through_others() and off_the_ring.why_never(type(self)) is None:
             iterators.end_workers_that_cannot_go_on(self)
             return super().__iter__()
-        return self._begun(functools.partial(self._begin, rides))
+        if rides or Options.of(self).device is not None:
+            return self._begin(functools.partial(iterators.begin_epoch, self, rides, self._ask_torch))
+        make: Callable[[], Any] = super().__iter__
+        if not self.num_workers and off_the_ring.why_not_of(type(self)) is None:
+            # torch's profiler knows such a loader by its __iter__ that calls _get_iterator, without ours between them
+            asked = SimpleNamespace(persistent_workers=False, num_workers=0, _get_iterator=super()._get_iterator)
+            make = functools.partial(torch.utils.data.DataLoader.__iter__, asked)  # type: ignore[arg-type]
+        return self._begin(functools.partial(iterators.torchs, self, make))
 
     def _get_iterator(self) -> Any:
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
         rides = iterators.rides(self)
-        if off_the_ring.why_not_here() is not None or off_the_ring.why_not_of(type(self)) is not None:
-            return super()._get_iterator()
-        if self.num_workers and not rides and Options.of(self).device is None:
+        is_torchs = self.num_workers and not rides and Options.of(self).device is None
+        if is_torchs or off_the_ring.why_never(type(self)) is not None:
             return super()._get_iterator()
         if replaced.is_replaced("_get_iterator"):
             replaced.come_back(_asked_by_torchs)
             if rides:
                 return read_elsewhere.comes_back(self, super()._get_iterator)
-        return self._of_ours(rides)
+        return self._begin(functools.partial(iterators.another, self, rides, self._ask_torch))
 
-    def _of_ours(self, rides: bool) -> Any:
-        """What torch's own `_get_iterator` returns for this loader, if it rides: NOTE [ Replaced ], (b)."""
-        return self._begun(functools.partial(iterators.another, self, rides, self._torchs))
+    def _goes_through_others(self) -> bool:
+        """Whether other code's method makes iterators: a subclass's, this loader's own, or one that replaces torch's.
 
-    def _begun(self, begin: Callable[[], Any]) -> Any:
-        def whole() -> Any:
-            iterator = begun(self, begin)
-            serve_metrics()
-            return iterator
-
-        return iterators.from_its_place(self, whole)
-
-    def _comes_back(self) -> bool:
-        """Whether torch's `__iter__` reaches our `_get_iterator` through other code's method, which must then be
-        called: a subclass's, this loader's own, or one that replaces torch's.
-
+        torch's `__iter__` leads to it.  If it stands for a `_get_iterator`, torch's own returns ours from now on.
         PyTorch Geometric's loaders wrap the result of super()._get_iterator().
         """
-        kind = type(self)
-        if off_the_ring.why_not_of(kind) is not None:
-            return False
-        if self._makes_iterators_by_others():
-            replaced.come_back(_asked_by_torchs)
-            return True
-        behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
-        return behind or replaced.is_replaced("__iter__")
-
-    def _makes_iterators_by_others(self) -> bool:
-        """Whether other code's method is called in place of our `_get_iterator`, or of torch's, which ours asks."""
-        return (
+        hooked = (
             "_get_iterator" in vars(self)
             or type(self)._get_iterator is not _GET_ITERATOR
             or replaced.is_replaced("_get_iterator")
         )
+        if hooked:
+            replaced.come_back(_asked_by_torchs)
+        above = getattr(super().__iter__, "__func__", None)
+        return hooked or above is not torch.utils.data.DataLoader.__iter__ or replaced.is_replaced("__iter__")
 
-    def _begin(self, rides: bool) -> Any:
-        if rides or Options.of(self).device is not None:
-            return iterators.begin_epoch(self, rides, self._torchs)
-        if self.num_workers or off_the_ring.why_not_of(type(self)) is not None:
-            return iterators.torchs(self, iterators.options_of(self), super().__iter__)
-        asked = iterators.Asked(super()._get_iterator)
-        make = functools.partial(torch.utils.data.DataLoader.__iter__, asked)  # type: ignore[arg-type]
-        return iterators.torchs(self, iterators.options_of(self), make)
-
-    def _torchs(self) -> Any:
+    def _ask_torch(self) -> Any:
         """An iterator of torch's, or of the class from which this one takes its iterators."""
         return self._get_iterator() if off_the_ring.why_not_of(type(self)) else super()._get_iterator()
+
+    def _begin(self, make: Callable[[], Any]) -> Any:
+        """Begin an epoch with what this makes.  Without a ring in this process, nothing is measured."""
+        if off_the_ring.why_not_here() is not None:
+            return make()
+        return iterators.keep_loaded_state(self, functools.partial(begin_measured, self, make))
 
     def state_dict(self) -> dict[str, Any]:
         """The user's place: what `load_state_dict` needs to resume there, also in another process.
@@ -325,7 +308,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         """
         place = place_of(self)
         if place.counts_with != self.num_workers:  # otherwise it was checked already that its batches are counted
-            if self._others("state_dict"):
+            if self._is_for_super("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
         return place.state()
@@ -346,7 +329,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
                 `shmloader.DistributedSampler`, or from another rank; or it is damaged.
             RuntimeError: As in `state_dict`.
         """
-        if self._others("load_state_dict"):
+        if self._is_for_super("load_state_dict"):
             super().load_state_dict(state_dict)  # type: ignore[misc]
         else:
             place_of(self).load(state_dict)
@@ -365,13 +348,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         """
         place_of(self).set_epoch(epoch)
 
-    def _others(self, name: str) -> bool:
-        """Whether the class from which this one takes its iterators has this method too, so that it must be called.
+    def _is_for_super(self, name: str) -> bool:
+        """Whether to call super()'s method: batches come from another class's iterators.
 
         Raises:
-            RuntimeError: It has not, and nothing counts the loader's batches.
+            RuntimeError: Nothing counts the batches.
         """
-        why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
+        why = off_the_ring.why_never(type(self))
         if why is not None and hasattr(super(), name):
             return True
         if why is None and self.num_workers:
@@ -411,4 +394,4 @@ def _asked_by_torchs(loader: Any) -> Any:
     """The iterator of a loader with workers for which torch's own `_get_iterator` was called; None: torch makes it."""
     if not isinstance(loader, DataLoader) or off_the_ring.why_not(loader) is not None:
         return None
-    return loader._of_ours(iterators.rides(loader))
+    return loader._begin(functools.partial(iterators.another, loader, iterators.rides(loader), loader._ask_torch))

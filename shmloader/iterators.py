@@ -1,10 +1,33 @@
 """Makes a loader's iterators: one over the ring, or torch's, and a prefetcher on top if batches go to a device.
 It decides whether iter() continues with persistent workers, or ends them because a loaded state needs new ones.
+
+NOTE [ Iterators ]
+
+Three calls ask for an iterator.  Each of them takes the first line that fits (dataloader.py):
+
+    loader.__iter__()
+        other code's method makes its iterators     torch's `__iter__`, which calls it.  It calls the two below
+        batches ride the ring, or go to a device    begin_epoch()
+        workers, or iterators of another class      super()'s `__iter__`
+        neither                                     torch's `__iter__`, past our `_get_iterator`
+
+    loader._get_iterator()
+        no ring here, or iterators of another class, or workers off the ring without a device
+                                                    super()'s
+        other code has replaced torch's, and batches ride
+                                                    the replacement.  It calls torch's own
+        otherwise                                   another()
+
+    torch's own _get_iterator(loader), which other code calls: NOTE [ Replaced ], (b)
+        batches ride                                another()
+        otherwise                                   torch's
+
+Iterators of another class: off_the_ring.why_not_of().  A loader that has those, or has no ring here, never takes the
+first line of `__iter__`.
 """
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +38,7 @@ from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
 from shmloader.private import of_torch
 from shmloader.resume.place import place_of
+from shmloader.system.cleanup import OwnIterator
 from shmloader.system.user_line import warn_once
 
 if off_the_ring.why_not_here() is None:
@@ -49,7 +73,7 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         theirs: Makes torch's iterator, if they do not.
     """
     options = options_of(loader)
-    source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
+    source = _over_the_ring(loader, options) if rides else torchs(loader, theirs)
     if options.device is None and options.on_device is None and not getattr(source, "copies_to_pin", False):
         return source
     from shmloader.device.prefetch import prefetcher  # here, because most loaders leave their batches where they are
@@ -65,25 +89,23 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: see another()."""
+    """An iterator of ours that begins an epoch: the existing one, if its workers persist.
+
+    Args: see another().
+    """
     end_workers_that_cannot_go_on(loader)
     if not loader.persistent_workers:
         return another(loader, rides, theirs)
     iterator = loader._iterator  # read once, because a signal's handler may close the loader at any line
-    if iterator is None or not _goes_on(iterator):
+    if iterator is None or (isinstance(iterator, OwnIterator) and not iterator.goes_on):
         iterator = loader._iterator = another(loader, rides, theirs)
     else:
         iterator._reset(loader)
     return iterator
 
 
-def _goes_on(iterator: Any) -> bool:
-    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
-    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
-
-
-def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
-    """Begin an epoch.  If that is broken off, the next iter() resumes from the state from which this one did."""
+def keep_loaded_state(loader: Any, begin: Callable[[], Any]) -> Any:
+    """Begin an epoch.  If iter() fails, the loaded state stays loaded."""
     place = place_of(loader)
     loaded, current, number = place.loaded, place.current, place.next_number
     loads = place.loads
@@ -91,7 +113,8 @@ def from_its_place(loader: Any, begin: Callable[[], Any]) -> Any:
         return begin()
     except BaseException:
         if place.loads == loads and loaded is not None:  # otherwise a handler has loaded one
-            place.loaded, place.current, place.next_number = loaded, current, number  # no call
+            # no call, so no handler can come between these
+            place.loaded, place.current, place.next_number = loaded, current, number
         raise
 
 
@@ -115,19 +138,14 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator:
     return iterator
 
 
-def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
-    """An iterator of torch's.  Without workers, shmloader counts its batches, so that it can resume.
-
-    Args:
-        loader: The loader.
-        options: Its options.
-        make: Makes the iterator.
-    """
-    here = off_the_ring.why_not_here()
-    why = here or off_the_ring.why_not_of(type(loader))
+def torchs(loader: Any, make: Callable[[], Any]) -> Any:
+    """The iterator of torch's that this makes.  Without workers, we count its batches, so that it can resume."""
+    options, why = options_of(loader), off_the_ring.why_never(type(loader))
     if why is not None and options.skips_bad_samples:  # of the ring's options, only this one works without workers
         off_the_ring.refuse(loader, why)
-    return make() if loader.num_workers or here is not None else without_workers(loader, options, make)
+    if loader.num_workers or off_the_ring.why_not_here() is not None:
+        return make()
+    return without_workers(loader, options, make)
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
@@ -142,20 +160,6 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
     place = place_of(loader)
     if loader._iterator is None or place.loaded is None:
         return
-    if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
-        return
+    if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:
+        return  # workers seed each sample, so the old ones can go on
     loader._end_workers()
-
-
-class Asked:
-    """Stands in for a loader without workers, in a call of torch's `__iter__`.
-
-    torch's profiler recognises such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our
-    method of that name must not stand between them.
-    """
-
-    persistent_workers = False
-    num_workers = 0
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._get_iterator = make

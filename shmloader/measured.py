@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from shmloader.checks import off_the_ring, read_elsewhere
@@ -15,7 +15,7 @@ from shmloader.checks import off_the_ring, read_elsewhere
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.protocols.wrapped_datasets import with_parts
     from shmloader.resume.place import place_of
-    from shmloader.statistics.account import Since, account_of, measured_loaders, traced
+    from shmloader.statistics.account import Since, account_of, begun, measured_loaders, traced
     from shmloader.statistics.metrics import serve_once
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
 
@@ -35,9 +35,11 @@ def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
     return found
 
 
-def serve_metrics() -> None:
-    """Serve the metrics of all loaders, if the environment names a port: NOTE [ Metrics ]."""
+def begin_measured(loader: Any, make: Callable[[], Any]) -> Any:
+    """Begin an epoch with what this makes, measure it, and serve the metrics: NOTE [ Metrics ]."""
+    iterator = begun(loader, make)
     serve_once(_all_stats)
+    return iterator
 
 
 def _all_stats() -> Iterator[tuple[str, Stats]]:

@@ -219,7 +219,7 @@ class Options:
 class OptionsOf:
     """`loader.options`.  No property, because a subclass may set an attribute of that name.
 
-    No attribute of the loader either, because frameworks give all of these to the constructor.
+    Not kept in the loader's `__dict__`: frameworks pass everything there to the constructor.
     """
 
     def __get__(self, loader: Any, kind: type) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.far_workers import WorkerCount
 from shmloader.options import Options, UnsuitableOption
 from shmloader.private import of_torch
+from shmloader.worker_count import WorkerCount
 
 
 def check_far_workers(loader: Any, options: Options) -> None:

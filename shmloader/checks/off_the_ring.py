@@ -37,7 +37,7 @@ def why_not(loader: Any) -> str | None:
     """Why this loader's batches do not ride the ring; None if they do."""
     if loader.num_workers == 0:
         return "num_workers is 0, so this process makes the batches and needs no ring"
-    if why := why_not_here() or why_not_of(type(loader)) or replaced.iterators():
+    if why := why_never(type(loader)) or replaced.iterators():
         return why
     if _makes_threads(loader.multiprocessing_context):
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
@@ -87,6 +87,11 @@ def why_not_of(kind: type) -> str | None:
                 f"not from shmloader: {remedy}"
             )
     return None
+
+
+def why_never(kind: type) -> str | None:
+    """Why no loader of this class rides the ring in this process; None if it may."""
+    return why_not_here() or why_not_of(kind)
 
 
 def calls_back(kind: type) -> bool:

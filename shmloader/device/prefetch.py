@@ -51,7 +51,7 @@ from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, cop
 from shmloader.private import of_torch
 from shmloader.private.of_torch import profiler
 from shmloader.statistics.account import turns_of_prefetcher
-from shmloader.system.cleanup import ClosedByWith, in_del
+from shmloader.system.cleanup import OwnIterator
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
@@ -67,7 +67,7 @@ class _Hand(threading.local):
         self.held: collections.deque[Ready] = collections.deque()  # one at most
 
 
-class Prefetcher(ClosedByWith):
+class Prefetcher(OwnIterator):
     """Iterates over a source's batches, and makes `depth` of them ready in advance; see NOTE [ Prefetcher ].
 
     Args:
@@ -80,7 +80,6 @@ class Prefetcher(ClosedByWith):
 
     _run: Run | None = None
     _ended = True
-    _shutdown = False
 
     @of_torch.initialised_once
     def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
@@ -89,6 +88,7 @@ class Prefetcher(ClosedByWith):
         self._stage = stage
         self._depth = depth
         self._owner = os.getpid()
+        self._shutdown = False
         self._persistent_workers = loader.persistent_workers
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._turns = turns_of_prefetcher(loader, source)
@@ -266,19 +266,6 @@ class Prefetcher(ClosedByWith):
         if not ended:
             late = f"the thread that makes batches ready has not ended in {PATIENCE:g} s: it is still "
             warnings.warn(late + (_IN_STAGE if closed else _IN_SOURCE), RuntimeWarning, stacklevel=3)
-
-    def close(self) -> None:
-        """End the thread and the workers and give the memory back.  Delivered batches stay as they are.
-
-        A thread that is in a function of yours has 5 s to leave it; see NOTE [ Prefetcher ].  Closing twice does no
-        harm.  A closed iterator is at its end.
-        """
-        self._shutdown_workers()
-
-    @in_del
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if "_source" in self.__dict__ and not is_finalizing():  # later, the names of this module may be None
-            self._shutdown_workers()
 
 
 _IN_STAGE = "in on_device, or copying. It ends after that. The workers have ended, and their memory is free."

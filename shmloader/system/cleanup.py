@@ -1,15 +1,17 @@
 """`in_del`, the decorator of each `__del__()`, `take_all`, which takes all steps of an end even if one raises, and
-`ClosedByWith`, for objects whose `with` block closes them.
+`ClosedByWith`, for objects whose `with` block closes them, among them our iterators.
 They are for modules that are imported on other platforms, too.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["ClosedByWith", "in_del", "take_all"]
+__all__ = ["ClosedByWith", "OwnIterator", "in_del", "take_all"]
 
 _Closed = TypeVar("_Closed", bound="ClosedByWith")
 _Dying = TypeVar("_Dying")
@@ -54,3 +56,32 @@ class ClosedByWith:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class OwnIterator(ClosedByWith):
+    """The end of our iterators, which comes once, and in the process that made them.  torch's names, because others use
+    these.
+    """
+
+    _shutdown = True  # closed, or not made yet
+    _owner: int  # the process
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it can begin another epoch: it was not closed, and this process was not forked from its own."""
+        return not self._shutdown and self._owner == os.getpid()
+
+    def _shutdown_workers(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the threads and workers and give the memory back.  Delivered batches stay as they are.
+
+        Closing twice does no harm.  A closed iterator is at its end.
+        """
+        self._shutdown_workers()
+
+    @in_del
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # otherwise global names may be None
+            self._shutdown_workers()

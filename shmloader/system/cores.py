@@ -52,6 +52,13 @@ def hides_cores() -> bool:
     return sys.platform == "linux" and affinity_of_this() is None
 
 
+def have_other_cores() -> None:
+    """Stands in for torch's check, which compares the number of workers with the cores of this machine.
+
+    Far workers have other cores, and a sandbox may hide the cores.
+    """
+
+
 def may_spin(processes: int) -> bool:
     """Whether there are enough cores for this many processes of each rank to spin while they wait, and one core more.
 

@@ -54,7 +54,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from shmloader.batch import objects
 from shmloader.batch.exceptions import raise_again
 from shmloader.core.batch_reader import BatchReader
-from shmloader.core.process import in_del
 from shmloader.core.ring import RingClosed
 from shmloader.core.trainer import Steps, TrainerSide, next_batch
 from shmloader.options import Options
@@ -65,7 +64,7 @@ from shmloader.resume.place import Place, place_of
 from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
-from shmloader.system.cleanup import ClosedByWith
+from shmloader.system.cleanup import OwnIterator
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held
 from shmloader.trainer.at_exit import raise_at_exit
@@ -92,13 +91,12 @@ class LoaderClosed(RuntimeError):
         )
 
 
-class RingIterator(ClosedByWith, of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
     """
 
-    _shutdown = True
     _ended = True  # there are no workers, threads and memory
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
@@ -387,22 +385,10 @@ class RingIterator(ClosedByWith, of_torch._MultiProcessingDataLoaderIter):  # ty
             with contextlib.suppress(RuntimeError):  # it is closed already
                 delivered.states = self._ring.states()
 
-    @in_del
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():  # otherwise global names may be None
-            self._shutdown_workers()
-
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""
         if self._pinning is not None and self._owner == os.getpid():
             self._pinning.stop()
-
-    def close(self) -> None:
-        """End the workers and give the memory back.  Delivered batches stay as they are.
-
-        Closing twice is harmless.  next() of a closed iterator raises StopIteration.
-        """
-        self._shutdown_workers()
 
 
 def _accelerator_of(loader: Any, options: Options) -> Accelerator | None:

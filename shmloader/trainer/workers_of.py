@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from shmloader.core.trainer import TrainerSide
-from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of
 from shmloader.trainer.worker_set import WorkerSet
+from shmloader.worker_count import local_workers
 
 
 def workers_of(loader: Any, options: Options, iterator: Any, ring: TrainerSide, segment: Segment) -> WorkerSet:
