@@ -302,8 +302,8 @@ class WorkerSet:
         if deaths >= MOST_DEATHS:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(
-                f"{ended}\n{deaths} workers have died while making {place}, so the last one is not replaced. Look at "
-                "these samples first."
+                f"{ended}\n{MOST_DEATHS} workers have died while making {place}, so the last one is not replaced. Look "
+                "at these samples first."
             )
 
     # --------------------------------------------------------------------------------------------------- hanging
