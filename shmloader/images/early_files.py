@@ -31,9 +31,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from shmloader.images.file_systems import is_local
 from shmloader.storage.remote import OfThisProcess
 from shmloader.storage.threads import Threads
-from shmloader.system.file_systems import is_local
 from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
 
 __all__ = ["EarlyFile", "EarlyFiles"]

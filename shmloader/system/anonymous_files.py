@@ -10,11 +10,13 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable
+from multiprocessing import reduction
+from typing import Any
 
 from shmloader.system.limits import available_memory
 from shmloader.system.sandboxes import is_refusal, refused
 
-__all__ = ["SHM_MOUNT", "Filler", "MiB", "allocate", "memory", "set_size"]
+__all__ = ["SHM_MOUNT", "AnonymousFile", "Filler", "MiB", "allocate", "memory", "set_size"]
 
 SHM_MOUNT = "/dev/shm"
 MiB = 1 << 20
@@ -102,6 +104,29 @@ def _fill_holes(fd: int, at: int, end: int) -> None:
         while hole < after:
             hole += os.pwrite(fd, bytes(min(MiB, after - hole)), hole)
         at = after
+
+
+class AnonymousFile:
+    """Such a file, as long as it is open.  A process that is being spawned gets its descriptor.
+
+    Args:
+        name: As for memory().
+    """
+
+    def __init__(self, name: str) -> None:
+        self._fd = memory(name)
+
+    def close(self) -> None:
+        """Give it back.  A second call does no harm."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _fd=state["_fd"].detach())
 
 
 class Filler:

@@ -22,10 +22,9 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing import reduction
 from typing import Any
 
-from shmloader.system import anonymous_files
+from shmloader.system.anonymous_files import AnonymousFile
 from shmloader.system.processes import catches, has_not_taken, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that programs rarely use; the one next to it ends orphans (process.pyx)
@@ -39,11 +38,11 @@ _IDLE = re.compile(r'shmloader/storage/threads\.py", line \d+ in _work$')
 FURTHER: list[Callable[[], str]] = []
 
 
-class StackMemory:
+class StackMemory(AnonymousFile):
     """Nameless memory into which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:
-        self._fd = anonymous_files.memory("shmloader_stacks")
+        super().__init__("shmloader_stacks")
 
     def tell(self) -> None:
         """In a worker's main thread: write the stacks of all threads here whenever the trainer asks."""
@@ -59,17 +58,6 @@ class StackMemory:
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
         return stacks_in(pid, [self._fd])
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"fd": reduction.DupFd(self._fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state["fd"].detach()
 
 
 def stacks_in(pid: int, files: list[int]) -> str:

@@ -59,9 +59,7 @@ class ClosedByWith:
 
 
 class OwnIterator(ClosedByWith):
-    """The end of our iterators, which comes once, and in the process that made them.  torch's names, because others use
-    these.
-    """
+    """How our iterators end: once, in the process that made them.  The names are torch's, because others read them."""
 
     _shutdown = True  # closed, or not made yet
     _owner: int  # the process

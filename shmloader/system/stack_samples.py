@@ -31,12 +31,10 @@ import struct
 import sysconfig
 import time
 import zlib
-from multiprocessing import reduction
 from types import FrameType
-from typing import Any
 
 from shmloader.core.process import StackTimer
-from shmloader.system import anonymous_files
+from shmloader.system.anonymous_files import AnonymousFile, set_size
 from shmloader.system.sandboxes import is_refusal, refused
 
 SAMPLE = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
@@ -53,7 +51,7 @@ Place = tuple[str, str, int]  # function, file, line
 Counts = collections.Counter[Place]
 
 
-class SampleSheet:
+class SampleSheet(AnonymousFile):
     """Memory in which each worker of a ring counts its samples.
 
     Args:
@@ -61,9 +59,9 @@ class SampleSheet:
     """
 
     def __init__(self, workers: int) -> None:
+        super().__init__("shmloader_samples")
         self.workers = workers
-        self._fd = anonymous_files.memory("shmloader_samples")
-        anonymous_files.set_size(self._fd, workers * ROOM)
+        set_size(self._fd, workers * ROOM)
 
     def write(self, worker: int, counts: Counts, samples: int) -> None:
         """In the worker: write its counts, and the number of samples."""
@@ -90,28 +88,12 @@ class SampleSheet:
 
     def total(self) -> tuple[Counts, int]:
         """The counts and the number of samples of all workers together."""
-        counts, samples = Counts(), 0
-        for worker in range(self.workers):
-            of_one, its_samples = self.read(worker)
-            counts += of_one
-            samples += its_samples
-        return counts, samples
-
-    def close(self) -> None:
-        """Give it back.  A second call does no harm."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        found = [self.read(worker) for worker in range(self.workers)]
+        return sum((counts for counts, _ in found), Counts()), sum(samples for _, samples in found)
 
     @property
     def closed(self) -> bool:
         return self._fd < 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"workers": self.workers, "fd": reduction.DupFd(self._fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.workers, self._fd = state["workers"], state["fd"].detach()
 
 
 class Sampler:
