@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from at_line import AtLine
-from conftest import BOTH, Augmented, assert_same, children, label, rng_states, seed_all
+from conftest import BOTH, Augmented, assert_same, children, descriptors, label, rng_states, seed_all
 from test_one_step import Numbers, numbers_in
 from torch.utils.data import DistributedSampler, IterableDataset
 
@@ -216,3 +216,18 @@ def test_iter_that_is_broken_off_keeps_the_place_that_its_handler_loads(monkeypa
             iter(loader)
         assert loader.state_dict() == states[1]
         assert [batch.tolist() for batch in loader] == BATCHES[2:]
+
+
+@pytest.mark.parametrize("part", ["TrainerSide", "workers_of", "Steps"])
+def test_an_iterator_that_cannot_be_made_leaves_nothing_behind(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise MemoryError("for the test")
+
+    loader = shmloader.DataLoader(range(4), num_workers=1)
+    before = descriptors()
+    with monkeypatch.context() as broken, pytest.raises(MemoryError, match="for the test") as raised:
+        broken.setattr(iterator, part, fails)
+        iter(loader)
+    assert descriptors() == before and raised.value.__traceback__, "which keeps the iterator: nothing collects it"
+    del raised
+    assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3]
