@@ -19,7 +19,7 @@ from shmloader.checks.requirements import check_requirements
 from shmloader.measured import Measured, begin_measured
 from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.private import replaced
-from shmloader.resume import epochs
+from shmloader.resume.dataset_epochs import listen
 from shmloader.resume.place import place_of
 from shmloader.system.cleanup import ClosedByWith, take_all
 from shmloader.system.cores import have_other_cores, hides_cores
@@ -200,7 +200,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         check_requirements(self, options)
         if options.skips_bad_samples and off_the_ring.why_not_here() is None:
             pool_of(self)
-        epochs.listen(self.dataset)
+        listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)

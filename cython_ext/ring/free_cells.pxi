@@ -1,5 +1,5 @@
 """The cells for the states of an iterable dataset's streams: which are free, and which hold the current states.
-Why there are always enough of them: NOTE [ Cells ] in iterables.py.
+Why there are always enough of them: NOTE [ Cells ] in stream_states.py.
 """
 
 cimport cython
@@ -31,7 +31,7 @@ cdef class Cells:
     cdef int check_room(self, int sequences) except -1:
         if self.count and len(self.free) < sequences:
             raise SystemError(f"the ring has no cell for a stream's state: all {self.count} are in use, and NOTE "
-                               "[ Cells ] in iterables.py proves that one is free: this is a bug in shmloader")
+                               "[ Cells ] in stream_states.py proves that one is free: this is a bug in shmloader")
         return 0
 
     cdef uint32_t give(self) except? 0xffffffff:

@@ -1,6 +1,6 @@
 """DistributedSampler: torch's, and another number of ranks can continue an epoch.
 
-Place.load() refuses a state that does not fit: why_not() in refusals.py.
+Place.load() refuses a state that does not fit: why_not() in order.py.
 """
 
 from __future__ import annotations

@@ -20,10 +20,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shmloader.core.trainer import EpochCounts, Progress
-from shmloader.resume import epochs, iterables
+from shmloader.resume import stream_states
+from shmloader.resume.dataset_epochs import dataset_epoch
 from shmloader.resume.generators import further, mix
-from shmloader.resume.loader_generators import Generators
-from shmloader.resume.seek import rank_of_state, samplers_of
+from shmloader.resume.order import order_of
+from shmloader.resume.sampler_generators import Generators
+from shmloader.resume.samplers import rank_of_state, samplers_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 
@@ -41,7 +43,8 @@ class Epoch(EpochCounts):
         workers: See EpochCounts.
 
     Attributes:
-        number, base_seed, served, ranks: See State.
+        number, base_seed, ranks: See State.
+        former_epochs: `served` of State.
         seed: Of what is drawn once for the epoch: the sequences of replacements for bad samples.
         sample_seed: Of this rank's first sample.  The seeds of all other samples follow from it: the epoch has a
             sequence of seeds, and the sample at place k in the order of all ranks has seed number k.
@@ -49,6 +52,7 @@ class Epoch(EpochCounts):
         source: The source of its indices; None before the first draw.
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.
+        given_number: Its number, if the user's set_epoch() has given it before it began; None: it has not.
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
         follows: Whether dataset_epoch_of() has the dataset's number for each batch.
     """
@@ -58,14 +62,16 @@ class Epoch(EpochCounts):
     def __init__(self, fixed: State, start: State, rank: int, workers: int) -> None:
         super().__init__(workers)
         assert fixed.base_seed is not None
-        self.number, self.base_seed, self.served, self.ranks = fixed.epoch, fixed.base_seed, fixed.served, fixed.ranks
+        self.number, self.base_seed, self.ranks = fixed.epoch, fixed.base_seed, fixed.ranks
+        self.former_epochs = fixed.served
         self.fixed = fixed.as_dict()
         self.start = start
-        self.seed = mix(self.base_seed, self.served)
+        self.seed = mix(self.base_seed, self.former_epochs)
         self.sample_seed = further(self.seed, start.samples + rank)
         self.delivered: Progress = self.reading.delivered
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
+        self.given_number: int | None = None
         self.fresh: Any = None
         self.follows = False
 
@@ -97,7 +103,7 @@ class Epoch(EpochCounts):
         state["batches"] = start.batches + delivered.batches
         state["samples"] = start.samples + delivered.samples * self.ranks
         if self.states is not None:
-            state["streams"], state["latest"] = iterables.states(loader, start, delivered, self.states, self.carried)
+            state |= stream_states.fields(loader, start, delivered, self.states, self.carried)
         return state
 
     def _may_lack_batches(self, loader: Any) -> bool:
@@ -121,7 +127,7 @@ class Epoch(EpochCounts):
         return {**draws, "used_up": False, "drawn": False}
 
 
-def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Epoch:
+def next_epoch_of(place: Place, base_seed: int, former_epochs: int, workers: int) -> Epoch:
     """The epoch that is about to begin at this place."""
     loader = place.loader
     start = State() if place.loaded is None else State(streams=place.loaded.streams)
@@ -134,11 +140,11 @@ def next_epoch_of(place: Place, base_seed: int, served: int, workers: int) -> Ep
         begun=True,
         ranks=ranks,
         base_seed=base_seed,
-        served=served,
-        sampler=str(samplers.order),
+        served=former_epochs,
+        sampler=str(order_of(samplers)),
         sampler_epoch=place.sampler_epoch(samplers),
-        dataset_epoch=epochs.dataset_epoch(loader.dataset),
+        dataset_epoch=dataset_epoch(loader.dataset),
         rank=rank_of_state(loader, samplers),
-        workers=iterables.workers_of(loader),
+        workers=stream_states.workers_of(loader),
     )
     return Epoch(fixed, start, rank, workers)

@@ -1,21 +1,28 @@
-"""A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types.
+"""A generator's state as text, because a checkpoint should hold JSON types.  One of torch's takes 3,200 characters.
 It also undoes draws from generators, at the end of a `with`, and derives seeds from other seeds.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
+import json
+import random
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
 
+import numpy.random  # here, because NumPy imports it at its first use
 import torch
+
+Value = TypeVar("Value")
+
+# -------------------------------------------------------------------------------------------- a state of torch's
 
 
 def pack(state: torch.Tensor) -> str:
     """The state of a generator as text.  It compresses well: half of it is zeros, as each 32-bit word takes 64 bits."""
-    return base64.b85encode(zlib.compress(_columns(state, 8).numpy().tobytes(), 1)).decode()
+    return _compressed(_columns(state, 8).numpy().tobytes())
 
 
 def unpack(text: str) -> torch.Tensor:
@@ -24,16 +31,100 @@ def unpack(text: str) -> torch.Tensor:
     Raises:
         ValueError: pack() has not made this text.
     """
-    try:
-        data = zlib.decompress(base64.b85decode(text))
-    except (ValueError, binascii.Error, zlib.error) as error:
-        raise ValueError(f"a generator's state is damaged ({error}). Load an earlier state.") from None
-    return _columns(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data) // 8)
+    return _read(text, lambda data: _columns(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data) // 8))
 
 
 def _columns(data: torch.Tensor, width: int) -> torch.Tensor:
     """The bytes of a table, `width` a row, column by column, so that equal bytes lie together."""
     return data.reshape(-1, width).T.contiguous().reshape(-1) if len(data) % 8 == 0 else data
+
+
+def _compressed(data: bytes) -> str:
+    return base64.b85encode(zlib.compress(data, 1)).decode()
+
+
+def _read(text: str, read: Callable[[bytes], Value]) -> Value:
+    """What _compressed() made the text from, read by this function."""
+    try:
+        return read(zlib.decompress(base64.b85decode(text)))
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"a generator's state is damaged ({error}). Load an earlier state.") from None
+
+
+# -------------------------------------------------------------------------- a state of torch's, Python's or NumPy's
+
+
+class Kind(NamedTuple):
+    """How the state of a generator is read and set."""
+
+    get: Callable[[Any], Any]
+    set: Callable[[Any, Any], Any]
+
+
+def _torchs_state(of: Any) -> Any:
+    state = of.get_state().numpy()
+    return state.view("u8") if len(state) % 8 == 0 else state  # numbers of 64 bits take the least text
+
+
+def _set_torchs(of: Any, state: Any) -> None:
+    of.set_state(torch.from_numpy(state.view("u1")))
+
+
+def _set_pythons(of: Any, state: Any) -> None:
+    version, words, gauss = state
+    of.setstate((version, tuple(words), gauss))
+
+
+def _set_numpys(of: Any, state: Any) -> None:
+    of.bit_generator.state = state
+
+
+KINDS: dict[type, Kind] = {
+    torch.Generator: Kind(_torchs_state, _set_torchs),
+    random.Random: Kind(lambda of: of.getstate(), _set_pythons),
+    numpy.random.Generator: Kind(lambda of: of.bit_generator.state, _set_numpys),
+    numpy.random.RandomState: Kind(lambda of: of.get_state(legacy=False), lambda of, state: of.set_state(state)),
+}
+
+
+def kind_of(value: Any) -> Kind | None:
+    """Its kind; None: it is no generator, or has no state."""
+    if isinstance(value, random.SystemRandom):
+        return None
+    return next((KINDS[kind] for kind in KINDS if isinstance(value, kind)), None)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two states of one generator are the same."""
+    if isinstance(one, dict):
+        return all(is_same(one[name], other[name]) for name in one)
+    return bool(numpy.array_equal(one, other)) if isinstance(one, numpy.ndarray) else bool(one == other)
+
+
+def as_text(state: Any) -> str:
+    """A state of any kind as text."""
+    return _compressed(json.dumps(state, default=_as_json).encode())
+
+
+def from_text(text: str) -> Any:
+    """The state from which as_text() made the text.
+
+    Raises:
+        ValueError: It has not made this text.
+    """
+    return _read(text, lambda data: json.loads(data, object_hook=_from_json))
+
+
+def _as_json(value: Any) -> Any:
+    # NumPy's own numbers are items of a state, too
+    return {"dtype": value.dtype.str, "items": value.tolist()} if isinstance(value, numpy.ndarray) else value.item()
+
+
+def _from_json(given: dict[str, Any]) -> Any:
+    return numpy.array(given["items"], given["dtype"]) if given.keys() == {"dtype", "items"} else given
+
+
+# --------------------------------------------------------------------------------------------------- draws and seeds
 
 
 def seed_drawn_from(state: torch.Tensor) -> int:
@@ -52,8 +143,8 @@ def draw_a_seed(generator: torch.Generator | None = None) -> None:
 def as_global(text: str | None) -> Iterator[Callable[[], None]]:
     """Give torch's global generator this state, if it is not None, inside the `with`; then restore the former state.
 
-    The `with` gets a function.  If the generator has come to its former state again when that is called, it keeps what
-    it draws from then on.
+    The `with` gets a function.  Call it when draws should count: they stay if the generator is where it was before the
+    `with`.
     """
     former = torch.get_rng_state()
     stays = False

@@ -26,12 +26,13 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shmloader.resume import epochs, iterables
-from shmloader.resume.loader_generators import Generators, why_not_generators
-from shmloader.resume.notes import Saving
-from shmloader.resume.order import order_in, why_doubtful
-from shmloader.resume.refusals import why_not, why_past_end
-from shmloader.resume.seek import Samplers, rank_of_state, sampler_of, samplers_of, this_rank
+from shmloader.resume import stream_states
+from shmloader.resume.dataset_epochs import dataset_epoch, number_of, set_epoch
+from shmloader.resume.order import why_doubtful, why_not, why_past_end
+from shmloader.resume.sampler_epochs import set_epoch_of_samplers, warn_of_unreached
+from shmloader.resume.sampler_generators import Generators, why_not_generators
+from shmloader.resume.sampler_states import Saving
+from shmloader.resume.samplers import Samplers, rank_of_state, sampler_of, samplers_of, this_rank
 from shmloader.resume.state import State, nested_in_tuples, state_of, without_tuples
 from shmloader.resume.used_up import Another
 from shmloader.system.by_identity import ByIdentity
@@ -52,13 +53,11 @@ class Place:
         self._loader = weakref.ref(loader)
         self.next_number = 0
         self.counts_with = -1  # `num_workers` for which counting was checked
-        self.loads = 0
+        self.loads = 0  # calls of load()
         self.saving = Saving()
         self.loaded: State | None = None
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
-        self._begun_as: int | None = None  # the set_epoch() before the current epoch began
-        self._is_at_end = False  # whether the sampler may be in the state of its end, without an iter() since the load
         self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
 
     # -------------------------------------------------------------------------------------------- the state
@@ -86,20 +85,20 @@ class Place:
         return current.state(self.loader)
 
     def _between(self, over: Epoch | None, must: bool = True) -> State:
-        """The state before the first epoch, or after one.  For `must`, see own_state() in seek.py."""
+        """The state before the first epoch, or after one.  For `must`, see own_state() in samplers.py."""
         loader, samplers = self.loader, self._samplers
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
         found = State(
             epoch=self.next_number,
             base_seed=over.base_seed if over is not None and lasts else None,  # the next epoch uses it too
-            served=over.served + 1 if over is not None and lasts else 0,
+            served=over.former_epochs + 1 if over is not None and lasts else 0,
             ranks=samplers.ranks[1],
             sampler=samplers.name,
             sampler_epoch=samplers.epoch,
-            dataset_epoch=epochs.dataset_epoch(loader.dataset),
+            dataset_epoch=dataset_epoch(loader.dataset),
             rank=rank_of_state(loader, samplers),
-            workers=iterables.workers_of(loader),
-            streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
+            workers=stream_states.workers_of(loader),
+            streams=None if over is None or over.states is None else stream_states.at_end(loader, over.states),
             **Generators(samplers, loader.generator).fields(),
         )
         return replace(found, **samplers.own_state(must))
@@ -109,9 +108,10 @@ class Place:
     def load(self, given: Any) -> None:
         """Have the next iter() resume from this state.
 
-        Another number of ranks: why_not() in refusals.py says whether it can be.  Another batch size: rest() in rest.py
-        takes the order sample by sample.  Another number of workers matters only for streams: in mid-epoch fitted() in
-        iterables.py raises, and between epochs it drops their states with a warning, if they differ.
+        Another number of ranks: why_not() in order.py says whether it can be.  Another batch size: rest() in
+        rest_of_epoch.py takes the order sample by sample.  Another number of workers matters only for streams: in
+        mid-epoch fitted() in stream_states.py raises, and between epochs it drops their states with a warning, if they
+        differ.
         """
         loader, samplers = self.loader, self._samplers
         state = state_of(without_tuples(given))
@@ -125,16 +125,16 @@ class Place:
             )
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")
-        state = iterables.fitted(loader, state)
+        state = stream_states.fitted(loader, state)
         if state.batches and samplers.is_guessed(state):
             _warn_that_order_is_guessed(samplers.name)
         self.loaded, self.next_number = state, state.epoch
         self.loads += 1
         self.saving.asked = True
         if state.sampler_epoch is not None:
-            epochs.set_epoch_of_samplers(state.sampler_epoch, loader.sampler, loader.batch_sampler)
+            set_epoch_of_samplers(state.sampler_epoch, loader.sampler, loader.batch_sampler)
         if state.dataset_epoch is not None:
-            epochs.set_epoch(loader.dataset, state.dataset_epoch)
+            set_epoch(loader.dataset, state.dataset_epoch)
 
     def starting(self, warns: bool = True) -> State | None:
         """The loaded state from which the next epoch starts; None if it starts at its beginning.
@@ -147,14 +147,13 @@ class Place:
             return None
         samplers = self._samplers
         now = samplers.epoch
-        if warns and not state.begun:  # the user's set_epoch(), in place of which restore() may load an older number
+        if warns and not state.begun:  # keep the user's set_epoch(): restore_sampling() may load an older one
             self.loaded = replace(state, sampler_epoch=now)
         elif state.begun and now != state.sampler_epoch:
             self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
-        elif warns and state.begun and state.batches:
-            was = order_in(state.sampler)  # now, because set_epoch() may decide how many samples there are
-            if why := why_past_end(samplers, state) or why_doubtful(was, samplers.order):
-                warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
+        elif warns and state.batches and (why := why_past_end(samplers, state) or why_doubtful(samplers, state)):
+            # not when it is loaded, because set_epoch() may decide how many samples there are
+            warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
 
     def sampler_epoch(self, samplers: Samplers) -> int | None:
@@ -166,9 +165,9 @@ class Place:
 
     def another(self) -> Another | None:
         """What makes a second iterator of the sampler in the next epoch, if a state was loaded into the sampler."""
-        state, epoch = self.loaded, self._epoch_set
-        if state is None:
-            may_be_at_end = self._is_at_end
+        state, current, epoch = self.loaded, self.current, self._epoch_set
+        if state is None:  # whether the sampler holds an end-of-epoch state, and iter() was not called since
+            may_be_at_end = current is not None and current.start.used_up
         else:
             may_be_at_end = state.sampler_state is not None and not (state.used_up or state.batches)
             epoch = state.sampler_epoch
@@ -190,14 +189,13 @@ class Place:
     def begin(self, epoch: Epoch) -> None:
         """Record an epoch that has begun."""
         self._without_batch = self.without_batch()
-        self._is_at_end = self.loaded is not None and self.loaded.used_up
-        self._begun_as, self._epoch_set = self._epoch_set, None
+        epoch.given_number, self._epoch_set = self._epoch_set, None
         self.current, self.loaded = epoch, None
         self.next_number = epoch.number + 1
 
     def without_batch(self) -> list[int]:
         """The workers whose streams gave no batch in a whole epoch: the latest epoch in which there were any."""
-        found = [] if self.current is None else iterables.without_batch(self.current)
+        found = [] if self.current is None else stream_states.without_batch(self.current)
         return found or self._without_batch
 
     def outlive_workers(self) -> None:
@@ -209,36 +207,31 @@ class Place:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
         now = self._samplers.epoch
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
-            streams = iterables.at_start(state.streams)
+            streams = stream_states.at_start(state.streams)
             state = replace(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
             state.sampler_state = None
         return replace(
-            state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.dataset_epoch(self.loader.dataset)
+            state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=dataset_epoch(self.loader.dataset)
         )
 
     def set_epoch(self, epoch: Any) -> None:
         """Make this the number of the next epoch, and call set_epoch() of the samplers and the dataset."""
-        number = epochs.number_of(epoch)
-        state = self.loaded
-        # the user has no batch of it, so nothing is dropped, and its draws stay
-        whole = state is not None and state.begun and not state.batches
-        if state is not None and state.epoch != number and not whole:
-            if state.begun:
-                self._drop(f"set_epoch({number}) was called")
-            else:
-                self.loaded = replace(state, epoch=number)
-        if self._begun_as is not None:
-            epochs.warn_of_unreached(self.loader, self._begun_as, number)
+        number, loader = number_of(epoch), self.loader
+        state, current = self.loaded, self.current
+        if state is not None and not state.begun:
+            self.loaded = replace(state, epoch=number)
+        elif state is not None and state.batches and state.epoch != number:
+            self._drop(f"set_epoch({number}) was called")
+        if current is not None and current.given_number is not None:
+            warn_of_unreached(loader, current.given_number, number)
         self.next_number = self._epoch_set = number
-        loader = self.loader
-        epochs.set_epoch_of_samplers(number, loader.sampler, loader.batch_sampler)
-        epochs.set_epoch(loader.dataset, number)
-        if self.loaded is None:
-            return
-        if whole:
-            self.loaded = self._with_current_epochs(self.loaded)
-        else:
-            self.loaded = replace(self.loaded, sampler_epoch=self._samplers.epoch)
+        set_epoch_of_samplers(number, loader.sampler, loader.batch_sampler)
+        set_epoch(loader.dataset, number)
+        state = self.loaded
+        if state is not None and state.begun and not state.batches:  # nothing was dropped, and its draws stay
+            self.loaded = self._with_current_epochs(state)
+        elif state is not None:
+            self.loaded = replace(state, sampler_epoch=self._samplers.epoch)
 
 
 _warned: set[str] = set()

@@ -20,11 +20,10 @@ from torch.utils.data import BatchSampler
 
 from shmloader.core.trainer import Indices
 from shmloader.private import of_torch
-from shmloader.resume.all_generators import AllGenerators
-from shmloader.resume.loader_generators import Generators
-from shmloader.resume.notes import Notes, Saving
-from shmloader.resume.rest import Rest, rest
-from shmloader.resume.seek import KNOWN, Samplers
+from shmloader.resume.rest_of_epoch import Rest, rest
+from shmloader.resume.sampler_generators import AllGenerators, Generators
+from shmloader.resume.sampler_states import SamplerStates, Saving
+from shmloader.resume.samplers import KNOWN, Samplers
 from shmloader.resume.state import State
 from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
@@ -70,9 +69,9 @@ class Source(Indices):
         given = self._begin() if indices is None else indices
         self._from = given
         self._another = another
-        self._notes: Notes | None = None
+        self._states: SamplerStates | None = None
         if generators is not None:
-            self._notes = Notes(samplers, generators, start, Saving() if saving is None else saving)
+            self._states = SamplerStates(samplers, generators, start, Saving() if saving is None else saving)
         super().__init__(self._observed(given))
 
     def _begin(self) -> Iterator[Any]:
@@ -81,7 +80,7 @@ class Source(Indices):
         return rest(self._samplers, self._start, self._loader_generator)
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
-        return indices if self._notes is None else _Observed(indices, self._notes, self._another)
+        return indices if self._states is None else _Observed(indices, self._states, self._another)
 
     def replay(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, when a handler has raised in the next draw.
@@ -103,7 +102,7 @@ class Source(Indices):
             now = torch.get_rng_state()
             try:
                 torch.set_rng_state(self._before.of_global)
-                for generator, state in self._before.own:  # not restored later: some samplers draw from them again
+                for generator, state in self._before.own:  # they stay rewound, because the replay draws from them
                     generator.set_state(state)
                 source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # here, because the first one draws the seed
@@ -129,52 +128,52 @@ class Source(Indices):
                 **self._before.fields(),
                 "drawn": True,
             }
-        if self._notes is None:
+        if self._states is None:
             return {**self._origin, "sampler_state": None, "used_up": False}
-        return {**self._origin, **self._notes.after(batches)}
+        return {**self._origin, **self._states.after(batches)}
 
     def belongs_to(self, epoch: Epoch) -> None:
-        """Be the source of this epoch, and keep the notes that a state may need, from the user's last batch on."""
+        """Be the source of this epoch, and keep the sampler's states from the user's last batch on."""
         epoch.source = self
-        if self._notes is not None:
-            self._notes.epoch = epoch
+        if self._states is not None:
+            self._states.epoch = epoch
 
 
 class _Observed:
-    """The indices of a sampler that has a state, which is noted after each draw.
+    """The indices of a sampler that has a state, which is recorded after each draw.
 
     It holds each index from the draw until it is given, so a signal's handler may raise at any moment.  It is not a
     generator, because an interrupted generator ends.
 
     Args:
         indices: The sampler's iterator.
-        notes: Where.
+        states: Where.
         another: Makes another iterator if this one gives nothing: NOTE [ Used up ].  None: there is no other one.
     """
 
-    def __init__(self, indices: Iterator[Any], notes: Notes, another: Another | None) -> None:
+    def __init__(self, indices: Iterator[Any], states: SamplerStates, another: Another | None) -> None:
         self._indices = indices
-        self._notes = notes
+        self._states = states
         self._another = another
         self._given = 0
-        self._held: collections.deque[Any] = collections.deque()  # drawn and not given yet
+        self._drawn: collections.deque[Any] = collections.deque()  # drawn and not given yet
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        held, number = self._held, self._given + 1
-        if not held:  # otherwise a handler has raised after the draw
+        drawn, number = self._drawn, self._given + 1
+        if not drawn:  # otherwise a handler has raised after the draw
             # All in C.  It calls no iter(), which starts a sampler again that is its own iterator.
-            held.extend(map(next, (self._indices,)))
-            if not held and number == 1 and self._another is not None:
+            drawn.extend(map(next, (self._indices,)))
+            if not drawn and number == 1 and self._another is not None:
                 self._indices = self._another.made()
-                held.extend(map(next, (self._indices,)))
-                self._another.warn_if_empty(held)
-        if self._notes.note(number, held, self._indices):
+                drawn.extend(map(next, (self._indices,)))
+                self._another.warn_if_empty(drawn)
+        if self._states.record(number, drawn, self._indices):
             self._indices = iter(())  # not asked again, because a sampler may start over at its end
-        if not held:
+        if not drawn:
             raise StopIteration
-        index, self._given = held[0], number
-        del held[0]  # no call follows, so no handler can raise: the index is given
+        index, self._given = drawn[0], number
+        del drawn[0]  # no call follows, so no handler can raise: the index is given
         return index

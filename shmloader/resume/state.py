@@ -3,7 +3,7 @@ A dict is refused that is no state, was changed, or has another version.
 
 Place._state() in place.py makes it, in mid-epoch by Epoch.state() in epoch.py.  Place.load() loads it.  NOTE [ Place ]
 there says which batches it counts, and Place.load() what may have changed in between.  The state of a stream comes from
-its worker, after each batch: NOTE [ Cells ] in iterables.py.  The random states of workers are not in it:
+its worker, after each batch: NOTE [ Cells ] in stream_states.py.  The random states of workers are not in it:
 worker/random_states.py.
 """
 
@@ -43,7 +43,7 @@ class State:
         dataset_epoch: The last argument of the dataset's set_epoch().
         loader_generator, sampler_generator, global_generator: The states of generators when the epoch began.  The
             global one's is there only if the sampler draws all its samples from it.  Beside a `sampler_state` that is
-            drawn again, it has all of them: all_generators.py.
+            drawn again, it has all of them: sampler_generators.py.
         rank: The rank that saved the state, if only this rank can load it (it has `sampler_state` or `streams`); None
             if any rank can.
         sampler_state: The sampler's own state_dict(), if it has one: at the place, or, if there is a `global_generator`
@@ -82,7 +82,7 @@ class State:
 
     @property
     def draws_again(self) -> bool:
-        """Whether `sampler_state` is that of the epoch's start: NOTE [ Notes ], 2."""
+        """Whether `sampler_state` is that of the epoch's start: NOTE [ Sampler states ], 2."""
         return self.sampler_state is not None and self.global_generator is not None
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,9 +90,8 @@ class State:
 
 
 _NAMES = [field.name for field in fields(State)]
-_ADDED = {"used_up": False}  # fields that states of the first release lack
-_MOST = 1 << 63
-_SHAPED = ("sampler_state", "streams")
+_INT64 = 1 << 63
+_NESTED = ("sampler_state", "streams")
 
 
 def state_of(given: Any) -> State:
@@ -104,7 +103,6 @@ def state_of(given: Any) -> State:
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}.")
-    given = _ADDED | dict(given)
     if missing := [name for name in ("version", *_NAMES) if name not in given]:
         raise ValueError(
             f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Its keys are {[*given][:20]}."
@@ -115,15 +113,9 @@ def state_of(given: Any) -> State:
             f"the state has version {given['version']!r}, and this shmloader reads version {VERSION}. Load it with the "
             "shmloader that saved it."
         )
-    if given.get("beyond"):
-        raise ValueError(
-            "an older version of shmloader saved the state in mid-epoch with in_order=False, after batches that came "
-            "early, and this version cannot leave these out. Load a state from between two epochs, or begin the epoch "
-            "again."
-        )
     found = {name: given[name] for name in _NAMES}
     for name, value in found.items():
-        if name in _RIGHT and not _RIGHT[name](value):
+        if name in _VALID and not _VALID[name](value):
             raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
     return State(**found)
 
@@ -134,7 +126,7 @@ def nested_in_tuples(text: dict[str, Any]) -> dict[str, Any]:
     torch.distributed.checkpoint flattens dicts, and lists of dicts, to any depth, and expects the keys of a fresh
     loader's state.  It does not flatten a tuple, so the keys are always the same.
     """
-    for name in _SHAPED:
+    for name in _NESTED:
         if text[name] is not None:
             text[name] = (text[name],)
     return text
@@ -149,7 +141,7 @@ def without_tuples(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     found = dict(given)
-    for name in _SHAPED:
+    for name in _NESTED:
         value = found.get(name)
         if value is not None:
             if not isinstance(value, list | tuple) or len(value) != 1:
@@ -159,15 +151,19 @@ def without_tuples(given: Any) -> Any:
 
 
 def _is_a_stream(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"batches", "ended", "state"} <= set(value) and type(value["batches"]) is int
+    if not isinstance(value, Mapping) or not {"batches", "samples", "errors", "ended", "state"} <= set(value):
+        return False
+    return type(value["batches"]) is type(value["samples"]) is int and isinstance(value["errors"], (list, tuple))
 
 
-_RIGHT: dict[str, Callable[[Any], bool]] = {  # whether as_dict() may have written the value of a field
-    "epoch": lambda value: type(value) is int and -_MOST <= value < _MOST,
-    **dict.fromkeys(("batches", "samples", "ranks", "served"), lambda value: type(value) is int and 0 <= value < _MOST),
+_VALID: dict[str, Callable[[Any], bool]] = {  # whether as_dict() may have written the value of a field
+    "epoch": lambda value: type(value) is int and -_INT64 <= value < _INT64,
+    **dict.fromkeys(
+        ("batches", "samples", "ranks", "served"), lambda value: type(value) is int and 0 <= value < _INT64
+    ),
     **dict.fromkeys(
         ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers"),
-        lambda value: value is None or (type(value) is int and -_MOST <= value < 2 * _MOST),
+        lambda value: value is None or (type(value) is int and -_INT64 <= value < 2 * _INT64),
     ),
     **dict.fromkeys(
         ("loader_generator", "sampler_generator", "global_generator"), lambda value: value is None or type(value) is str

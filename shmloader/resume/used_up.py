@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shmloader.protocols.attributes import length_of
-from shmloader.resume import epochs
+from shmloader.resume.sampler_epochs import set_epoch_of_samplers
 from shmloader.system.user_line import caller
 
 
@@ -40,7 +40,7 @@ class Another:
         if length_of(self._sampler) == 0:
             return iter(())
         if self._epoch is not None:
-            epochs.set_epoch_of_samplers(self._epoch, self._sampler)
+            set_epoch_of_samplers(self._epoch, self._sampler)
         self.iterator = iter(self._sampler)
         return self.iterator
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shmloader.core.trainer import TrainerSide
+from shmloader.resume.dataset_epochs import dataset_epoch, follow, listen
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import dataset_epoch, follow, listen
 from shmloader.resume.generators import mix
-from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
+from shmloader.resume.sampler_generators import restore_sampling
 from shmloader.resume.source import Source
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.schedule import Schedule
@@ -57,12 +57,12 @@ class Conductor(ConductorSide):
         self.open = schedule.open
         self._tally = tally
         self.base_seed: int = iterator._base_seed
-        self._epochs = epochs_before  # already run with this base seed
+        self._epochs_before = epochs_before
 
     @property
     def seed(self) -> int:
         """The seed of the epoch that begins, or has begun, last."""
-        return mix(self.base_seed, self._epochs)
+        return mix(self.base_seed, self._epochs_before)
 
     def begin(self, first: bool) -> None:
         """Begin an epoch, or the rest of one: as in torch, ask the sampler for an iterator.
@@ -77,15 +77,15 @@ class Conductor(ConductorSide):
         carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
         start = place.starting(warns=not first)  # if it is the first, begin_iterator() has warned
         if not first:
-            self._epochs += 1
+            self._epochs_before += 1
             if start is not None:  # only workers that seed each sample are still there: dataloader.py ends all others
-                restore(loader, start)
+                restore_sampling(loader, start)
             if start is not None and start.base_seed is not None:
-                self.base_seed, self._epochs = start.base_seed, start.served
+                self.base_seed, self._epochs_before = start.base_seed, start.served
         start = start if start is not None and start.begun else None
         source = Source(self._sampler, loader.generator, start, another=place.another(), saving=place.saving)
         listen(self._dataset)  # here, because a loader's class may have an __init__ that does not call ours
-        epoch = next_epoch_of(place, self.base_seed, self._epochs, self._streams)
+        epoch = next_epoch_of(place, self.base_seed, self._epochs_before, self._streams)
         epoch.carried, epoch.last_worker = carried, epoch.start.latest
         if self._streams:
             epoch.states = self._states_weakly()

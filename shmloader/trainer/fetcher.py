@@ -11,7 +11,7 @@ from typing import Any
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
-from shmloader.resume.seek import samplers_of
+from shmloader.resume.samplers import samplers_of
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.one_at_a_time import one_by_one, one_in_process
 from shmloader.trainer.sample_pool import pool_of

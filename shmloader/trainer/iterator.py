@@ -59,7 +59,7 @@ from shmloader.core.trainer import Steps, TrainerSide, next_batch
 from shmloader.options import Options
 from shmloader.private import of_torch
 from shmloader.private.of_torch import profiler
-from shmloader.resume.epochs import Numbers, dataset_epoch
+from shmloader.resume.dataset_epochs import Numbers, dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment

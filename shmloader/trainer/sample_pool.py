@@ -19,7 +19,7 @@ from shmloader.options import UnsuitableOption
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import is_a, sampler_of
+from shmloader.resume.samplers import iterates_as, sampler_of
 from shmloader.system.by_identity import ByIdentity
 
 _COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
@@ -86,7 +86,7 @@ def _own_indices(sampler: Any) -> Any:
     if isinstance(sampler, _COLLECTIONS):
         return _indices(sampler)
     found, source = _indices(attribute(sampler, "indices")), _source(sampler)
-    if found is not None or source is None or (not is_a(sampler, *_COUNTING) and _within(sampler) is not None):
+    if found is not None or source is None or (not iterates_as(sampler, *_COUNTING) and _within(sampler) is not None):
         return found
     return range(len(source))
 

@@ -21,7 +21,7 @@ from shmloader.protocols.attributes import attribute
 from shmloader.protocols.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
-from shmloader.resume.seek import samplers_of
+from shmloader.resume.samplers import samplers_of
 from shmloader.trainer.epoch_length import most_under_way
 from shmloader.trainer.windows import Windows
 

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.resume.generators import mix, undrawn
-from shmloader.resume.iterables import samples_of
-from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
-from shmloader.resume.seek import samplers_of
+from shmloader.resume.sampler_generators import restore_sampling
+from shmloader.resume.samplers import samplers_of
 from shmloader.worker.fetch import Left
 
 _MOST_SEED = (1 << 63) - 1
@@ -31,19 +30,19 @@ def begin_iterator(place: Place, begin: Callable[[], Any]) -> tuple[int | None, 
         begin: Begins it.
 
     Returns:
-        The base seed of the state, None if it was drawn; and how many epochs it has served before this one.
+        The base seed of the state, None if it was drawn; and how many epochs began with it before this one.
     """
     loader, start = place.loader, place.starting()
     if start is None:
         begin()
         return None, 0
     if start.base_seed is None:
-        restore(loader, start)
+        restore_sampling(loader, start)
         begin()
         return None, 0
     with undrawn(loader.generator):
         begin()
-    restore(loader, start)
+    restore_sampling(loader, start)
     return start.base_seed, start.served
 
 
@@ -65,14 +64,7 @@ def left_of_streams(place: Place) -> list[Left] | None:
     start = place.loaded
     if start is None or not start.streams:
         return None
-    size = place.loader.batch_size or 1
     return [
-        Left(
-            samples_of(stream, size),
-            stream["ended"],
-            stream["state"],
-            tuple(stream.get("errors", ())),
-            stream["batches"] > 0,
-        )
+        Left(stream["samples"], stream["ended"], stream["state"], tuple(stream["errors"]), stream["batches"] > 0)
         for stream in start.streams
     ]

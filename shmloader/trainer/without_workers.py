@@ -21,18 +21,18 @@ from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
 from shmloader.private import of_torch, replaced
+from shmloader.resume.dataset_epochs import follow, set_epoch_again
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import follow, set_epoch_again
-from shmloader.resume.loader_generators import Generators
 from shmloader.resume.place import place_of
-from shmloader.resume.seek import Samplers, has_no_state, is_known, sampler_of
+from shmloader.resume.sampler_generators import Generators
+from shmloader.resume.samplers import Samplers, has_no_state, is_known, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.empty_epoch import warn_if_all_dropped
 from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams
-from shmloader.worker.fetch import Left, pass_over, restore, state_of_stream, state_when_fresh
+from shmloader.worker.fetch import Left, pass_over, restore_stream, state_of_stream, state_when_fresh
 from shmloader.worker.their_fetcher import TheirStream
 
 
@@ -54,15 +54,15 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     carried, fresh = _state_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
         fresh = state_when_fresh(loader.dataset, left)
-        restore(loader.dataset, left)
-    base_seed, served = begin_iterator(place, first.make)
+        restore_stream(loader.dataset, left)
+    base_seed, former_epochs = begin_iterator(place, first.make)
     iterator, returned = first.iterator, first.returned
     if not isinstance(iterator, of_torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
-    epoch = next_epoch_of(place, iterator._base_seed, served, int(streams))
+    epoch = next_epoch_of(place, iterator._base_seed, former_epochs, int(streams))
     iterator.epoch = epoch
     if streams:
         epoch.carried, epoch.fresh = carried, fresh
@@ -83,7 +83,7 @@ class _First:
 
     torch's samplers draw when they are asked for the first index.  But a sampler whose `__iter__` is no generator may
     draw there.  If it has a state of its own, it does not matter, because it does not draw the same again.  Only if it
-    has drawn is it asked whether its state_dict() is a stub: NOTE [ Notes ], 3.
+    has drawn is it asked whether its state_dict() is a stub: NOTE [ Sampler states ], 3.
 
     Args:
         loader: The loader.
@@ -214,7 +214,7 @@ class _Streaming(OurFetcher):
         dataset = loader.dataset
         ended = left is not None and left.ended
         if ended:
-            restore(dataset, left)  # after iter(), because a dataset may count its epochs there
+            restore_stream(dataset, left)  # after iter(), because a dataset may count its epochs there
         self._theirs: TheirStream | None = None
         if replaced.fetcher(streams=True) is not None:
             self._theirs = stream = TheirStream(dataset, fetcher, left)

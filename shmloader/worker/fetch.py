@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from shmloader.core.batch_writer import Writer
 from shmloader.protocols.attributes import says_where_it_is
+from shmloader.protocols.iterators import by_next
 from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.worker.in_place import in_place
 from shmloader.worker.random_states import makes_at_once
@@ -127,7 +128,7 @@ def state_at_first(left: Left) -> bytes:
     return pickle.dumps((left.ended, left.state, (left.samples, list(left.errors))))
 
 
-def restore(dataset: Any, left: Left | None) -> None:
+def restore_stream(dataset: Any, left: Left | None) -> None:
     """Load a stream's state: before its iter(), or instead of it if the stream has ended."""
     if is_restored(dataset, left):
         assert left is not None
@@ -135,7 +136,7 @@ def restore(dataset: Any, left: Left | None) -> None:
 
 
 def is_restored(dataset: Any, left: Left | None) -> bool:
-    """Whether restore() loads a state.
+    """Whether restore_stream() loads a state.
 
     Between two epochs a stream with a set_epoch() gets no state, because set_epoch() starts its next epoch.  The state
     would be that of its end, and after loading it some streams (Hugging Face's) give nothing in any later epoch.
@@ -172,11 +173,11 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
     if left.state is not None:
         if left.state["iterator"] is not None:
             samples.load_state_dict(left.state["iterator"])
-            restore(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
+            restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:
         return _passed_over(dataset, samples, left)
-    collections.deque(itertools.islice(_by_next(samples), left.samples), maxlen=0)
+    collections.deque(itertools.islice(by_next(samples), left.samples), maxlen=0)
     return samples
 
 
@@ -201,17 +202,12 @@ def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
             continue
         missing += [given] * errors.pop(given, 0)
         if given == left.samples:  # the error came behind the last delivered sample, so this one was not delivered
-            samples = itertools.chain([sample], _by_next(samples))
+            samples = itertools.chain([sample], by_next(samples))
             break
         given += 1
     if missing:
         _warn_of_missing(dataset, missing)
     return samples
-
-
-def _by_next(samples: Any) -> Any:
-    """The same, without a call of iter(), which starts some streams again that are their own iterators."""
-    return map(next, itertools.repeat(samples))
 
 
 def _warn_of_missing(dataset: Any, missing: list[int]) -> None:
@@ -248,7 +244,7 @@ class Stream:
         left: Left | None = None,
         fetched: Callable[[], None] = lambda: None,
     ) -> None:
-        restore(dataset, left)
+        restore_stream(dataset, left)
         self._dataset = dataset
         self._ended = left is not None and left.ended
         # iter() is not called on a stream that has ended, because a stream may count its epochs by that

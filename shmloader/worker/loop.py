@@ -4,8 +4,9 @@ It begins epochs (worker_init_fn, set_epoch), catches exceptions, and gives up t
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
 threads, and the same exceptions caught.  How an exception gets to the trainer: send_exception.py.
 
-A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore` and `pass_over`
-in fetch.py resume a stream.  NOTE [ Cells ] in resume/iterables.py says which batch's state a loader's state has.
+A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore_stream` and
+`pass_over` in fetch.py resume a stream.  NOTE [ Cells ] in resume/stream_states.py says which batch's state a loader's
+state has.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ NOTE [ Numbers of copies ]
 set_epoch() may do anything: choose samples, seed, shuffle or count in place, take long.  The trainer's call reaches the
 trainer's dataset alone.  So the number decides what is called on a copy, and it travels with the copy.
 
-    1. A copy has the number that the trainer's dataset had when it was forked or pickled (Numbers in resume/epochs.py).
-       It also has everything else that the call did, and what the user set after it.  So it is not called again.
+    1. A copy has the number that the trainer's dataset had when it was forked or pickled (Numbers in
+       resume/dataset_epochs.py).  It also has everything else that the call did, and what the user set after it.  So it
+       is not called again.
     2. Each task has the number that the dataset had when its index was drawn (EpochCounts.dataset_has).  A sampler may
        call the dataset's set_epoch() there, once or many times, and without workers its samples follow at once.
     3. A worker calls set_epoch() if a task's number differs from its copy's: so persistent workers once for each new

@@ -10,8 +10,8 @@ Worker.make in loop.py saves the states after each batch, and Worker._take_over 
 on_worker_death="respawn" and without seeds for each sample.  A loader's state_dict() has none of them.
 
 A generator that a dataset makes is not covered: it is not seeded, and it is lost with its worker.  The state of a
-stream with a state_dict() is another matter: Worker._leave_state in loop.py saves it, restore() and pass_over() in
-fetch.py load it, and NOTE [ Cells ] in resume/iterables.py says after which batch it is.
+stream with a state_dict() is another matter: Worker._leave_state in loop.py saves it, restore_stream() and
+pass_over() in fetch.py load it, and NOTE [ Cells ] in resume/stream_states.py says after which batch it is.
 """
 
 from __future__ import annotations

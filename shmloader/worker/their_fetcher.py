@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader.private import replaced
 from shmloader.protocols.attributes import attribute
-from shmloader.worker.fetch import Left, restore, state_of_stream
+from shmloader.worker.fetch import Left, restore_stream, state_of_stream
 
 
 def theirs(
@@ -58,7 +58,7 @@ def theirs(
             return batch
 
         return fetch
-    restore(dataset, left)
+    restore_stream(dataset, left)
     has_ended = left is not None and left.ended  # iter() is not called on such a stream, as in fetch_from()
     return TheirStream(dataset, None if has_ended else replaced.make_fetcher(True, *arguments), left, fetched)
 
@@ -90,7 +90,7 @@ class TheirStream:
             self._again = left.samples
         elif left.state["iterator"] is not None:
             fetcher.dataset_iter.load_state_dict(left.state["iterator"])
-            restore(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
+            restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
 
     def state(self) -> bytes:
         """See state_of_stream()."""

@@ -21,7 +21,7 @@ from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
 from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.protocols import wrapped_datasets
-from shmloader.resume import all_generators, epochs, notes, seek
+from shmloader.resume import sampler_epochs, sampler_generators, sampler_states, samplers
 from shmloader.trainer.delivery import Delivery
 from shmloader.worker import fetch
 from tests.attack import rules
@@ -271,26 +271,29 @@ def test_an_error_without_its_text_is_found() -> None:
 
 
 def ask_always() -> None:
-    notes.Saving.asked = True
+    sampler_states.Saving.asked = True
 
 
 def let_errors_end_the_epoch() -> None:
-    notes.Answer.__init__ = lambda self, keeper: setattr(self, "state", keeper.state_dict())  # type: ignore[method-assign,assignment]
+    def asking(self: Any, keeper: Any, used_up: bool = False) -> None:
+        self.state = keeper.state_dict()
+
+    sampler_states.Answer.__init__ = asking  # type: ignore[method-assign]
 
 
 def forget_generators() -> None:
-    all_generators.AllGenerators.text = lambda self: '{"own": []}'  # type: ignore[method-assign]
+    sampler_generators.AllGenerators.text = lambda self: '{"own": []}'  # type: ignore[method-assign]
 
 
 def take_modules_for_stateful() -> None:
     def has_both(what: Any) -> bool:
         return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
 
-    seek.says_where_it_is = fetch.says_where_it_is = has_both  # type: ignore[attr-defined]
+    samplers.says_where_it_is = fetch.says_where_it_is = has_both  # type: ignore[attr-defined]
 
 
 def meet_errors_of_look_ups() -> None:
-    seek.attribute = epochs.attribute = wrapped_datasets.attribute = getattr  # type: ignore[attr-defined]
+    samplers.attribute = sampler_epochs.attribute = wrapped_datasets.attribute = getattr  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

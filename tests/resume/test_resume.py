@@ -503,6 +503,7 @@ def test_a_thread_that_is_ahead_is_not_the_user(workers: int) -> None:
         ({"samples": 1 << 70}, "changed since it was saved: samples is "),
         ({"sampler_seed": 1 << 70}, "changed since it was saved: sampler_seed is "),
         ({"streams": [3]}, "changed since it was saved: streams is "),
+        ({"streams": [[{"batches": 1, "ended": False, "state": None}]]}, "changed since it was saved: streams is "),
         ({"ranks": 3}, "shared by 3 ranks, and now there are 1. Use shmloader.DistributedSampler"),
         ({"rank": 1}, "that of rank 1, and this is rank 0"),
     ],

@@ -398,7 +398,7 @@ def test_a_module_as_sampler(kind: Any, workers: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*same order")
-def test_a_state_of_a_module_that_an_older_version_saved() -> None:
+def test_a_state_of_a_sampler_that_has_none_now() -> None:
     first = made(ModuleSampler())
     wanted = numbers(made(ModuleSampler()))
     next(iter(first))

@@ -17,7 +17,7 @@ from resuming import quiet
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 import shmloader
-from shmloader.resume import epochs
+from shmloader.resume import dataset_epochs, sampler_epochs
 
 pytestmark = quiet
 
@@ -230,20 +230,20 @@ def test_what_is_listened_to() -> None:
             super().set_epoch(epoch * 2)
 
     for dataset in (EpochDataset(), Slots(), Child(), [1, 2]):
-        epochs.listen(dataset)
-        epochs.listen(dataset)
+        dataset_epochs.listen(dataset)
+        dataset_epochs.listen(dataset)
     child: Any = Child()
     child.set_epoch(epoch=3)
-    assert epochs.dataset_epoch(child) == 3 and child._at == 6
+    assert dataset_epochs.dataset_epoch(child) == 3 and child._at == 6
     slots = Slots()
     slots.set_epoch(4)
-    assert slots.at == 4 and epochs.dataset_epoch(slots) is None
+    assert slots.at == 4 and dataset_epochs.dataset_epoch(slots) is None
     for epoch in ("a", 1 << 63, None):
         child.set_epoch(epoch if epoch is not None else 1.5)
-        assert epochs.dataset_epoch(child) == 3
-    before = len(epochs._epochs)
+        assert dataset_epochs.dataset_epoch(child) == 3
+    before = len(dataset_epochs._epochs.items())
     del child
-    assert len(epochs._epochs) == before - 1
+    assert len(dataset_epochs._epochs.items()) == before - 1
 
 
 # ---------------------------------------------------------------------------------------------------- with a state
@@ -323,7 +323,7 @@ class PassesOn(Under):
 
 def unreached(sampler: Any, *numbers: int, later: Any = None, **options: Any) -> list[str]:
     """The warnings of set_epoch() with these numbers, each before an epoch; `later` is called after each."""
-    epochs._unreached.clear()
+    sampler_epochs._unreached.clear()
     loader: Any = shmloader.DataLoader(range(24), 4, sampler=sampler, **options)
     with warnings.catch_warnings(record=True) as came:
         warnings.simplefilter("always")

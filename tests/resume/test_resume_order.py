@@ -239,15 +239,6 @@ def test_replacement_makes_another_order(before: bool, kind: Any) -> None:
         made(not before).load_state_dict(state)
 
 
-@pytest.mark.parametrize("sampler", [*DRAWN, *IN_ORDER])
-def test_a_state_of_an_older_version_has_the_name_alone(sampler: str) -> None:
-    made = {**DRAWN, **IN_ORDER}[sampler]
-    state = after(loader(made(LENGTH)), 2)[1]
-    old = {**state, "sampler": sampler.replace(",", " ").split(" ")[0]}
-    assert rest_of(loader(made(LENGTH)), old) == rest_of(loader(made(LENGTH)), state)
-    loader(made(60)).load_state_dict(old)
-
-
 class Curriculum(Sampler[int]):
     """Gives the samples in order in the first epoch, and shuffled ones afterwards."""
 
@@ -455,12 +446,8 @@ def test_an_inner_batch_sampler_on_one_side_only() -> None:
     for sampler in (SequentialSampler(range(48)), InOrder(48)):
         state = after(loader(sampler), 3)[1]
         assert state["sampler"] == f"{type(sampler).__name__} alone"
-        made = nested(2, sampler=sampler)
         with pytest.raises(ValueError, match=r"was none, and now it is BatchSampler\(3\)"):
-            made.load_state_dict(state)
-        made.load_state_dict({**state, "sampler": type(sampler).__name__})  # of an older version
-    state = after(nested(2), 3)[1]
-    assert rest_of(nested(2), {**state, "sampler": "RandomSampler"}) == rest_of(nested(2), state)
+            nested(2, sampler=sampler).load_state_dict(state)
 
 
 def test_one_batch_sampler_without_automatic_batching_may_have_another_size() -> None:
@@ -517,13 +504,6 @@ def test_a_seed_means_nothing_without_a_shuffle(kind: Any) -> None:
     made = [loader(kind(range(LENGTH), 2, 0, shuffle=False, seed=seed)) for seed in (1, 2)]
     got, state = after(made[0], 2)
     assert got + rest_of(made[1], state) == list(range(0, 47, 2))
-
-
-@pytest.mark.parametrize("text", ["DistributedSampler of 47 samples", "DistributedSampler without shuffle"])
-def test_a_state_of_an_older_version_has_no_arguments(text: str) -> None:
-    sampler = shmloader.DistributedSampler(range(LENGTH), 2, 0, "without" not in text, seed=5, drop_last=True)
-    got, state = after(loader(sampler), 2)
-    assert got + rest_of(loader(sampler), {**state, "sampler": text}) == list(sampler)
 
 
 # --------------------------------------------------------------------------------------------- a shorter dataset

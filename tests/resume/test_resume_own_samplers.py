@@ -158,7 +158,6 @@ def test_saved_again_in_a_resumed_epoch(kind: str, form: str) -> None:
     batches = iter(first := made(KINDS[kind](), form))
     numbers(batches, 1)
     state, generators = through_json(first.state_dict()), global_states()
-    del state["used_up"]  # an older version did not say whether indices were used up
     places = [(1, state, flattened(numbers(batches)))]
     following = flattened(numbers(iterate(first)))
     for taken in (0, 1, 50, 0):

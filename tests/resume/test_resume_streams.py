@@ -37,7 +37,7 @@ from torch.utils.data import get_worker_info
 
 import shmloader
 from shmloader.device.prefetch import prefetcher
-from shmloader.resume import iterables
+from shmloader.resume import stream_states
 from shmloader.ring import geometry
 from shmloader.ring.segment import Segment
 from shmloader.worker import state_costs
@@ -327,7 +327,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
 
 
 def test_a_stream_without_a_state_is_warned_of_once() -> None:
-    iterables._warned.clear()
+    stream_states._warned.clear()
     with loader(Plain(), 2) as one:
         batches = iter(one)
         next(batches)
@@ -402,7 +402,7 @@ def test_a_state_that_cannot_be_saved_between_epochs_is_a_warning() -> None:
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
-        iterables._warned.clear()
+        stream_states._warned.clear()
 
 
 class Large(Numbers):

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from shmloader.checks import off_the_ring
 from shmloader.protocols.row_wise import is_row_wise
-from shmloader.resume.seek import within
+from shmloader.resume.samplers import within
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
 from shmloader.system.limits import available_memory
 

@@ -1,7 +1,5 @@
 """What a loader's sampler is: torch's, ours or another; which samplers are inside it; from which generators it draws;
 whether it has a state of its own.
-
-rest.py continues the order of an epoch from that; refusals.py decides with which samplers a state can be loaded.
 """
 
 from __future__ import annotations
@@ -13,29 +11,21 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from shmloader.protocols.attributes import attribute, length_of, says_where_it_is
-from shmloader.resume import iterables
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
-from shmloader.resume.order import Order
 from shmloader.resume.state import State
+from shmloader.resume.stream_states import workers_of
 
-_SHARED = torch.utils.data.DistributedSampler
+SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # they draw the samples themselves from their generator
 DRAWS = (RandomSampler, *_STRAIGHT)
-_SOURCES = {RandomSampler: "data_source", SubsetRandomSampler: "indices", WeightedRandomSampler: "weights"}
 _ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is the sampler of streams
 _DEEPEST = 8  # samplers inside each other; a mock contains itself
-NO_STATE = {"sampler_state": None, "rank": None}  # fields of State, if a sampler's state_dict() is a stub
-KNOWN = (SequentialSampler, *DRAWS, DistributedSampler, _SHARED)
+NO_STATE = {"sampler_state": None, "used_up": False, "rank": None}  # fields of State, if state_dict() is a stub
+KNOWN = (SequentialSampler, *DRAWS, DistributedSampler, SHARED)
 
 
 def sampler_of(loader: Any) -> Any:
@@ -53,7 +43,7 @@ def within(sampler: Any) -> Iterator[Any]:
             return
 
 
-def is_a(sampler: Any, *kinds: type) -> bool:
+def iterates_as(sampler: Any, *kinds: type) -> bool:
     """Whether a sampler gives its samples as one of these classes does, also if it is of a subclass."""
     own = type(sampler)
     return own in kinds or (isinstance(sampler, kinds) and own.__iter__ in [kind.__iter__ for kind in kinds])  # type: ignore[attr-defined]
@@ -61,7 +51,7 @@ def is_a(sampler: Any, *kinds: type) -> bool:
 
 def is_known(sampler: Any) -> bool:
     """Whether it is torch's or ours: its draws change none of its attributes and ask a dataset only for its length."""
-    return is_a(sampler, *KNOWN, BatchSampler)
+    return iterates_as(sampler, *KNOWN, BatchSampler)
 
 
 class Samplers:
@@ -79,7 +69,7 @@ class Samplers:
 
     def __init__(self, outer: Any) -> None:
         self.chain = [outer]
-        while is_a(self.chain[-1], BatchSampler):
+        while iterates_as(self.chain[-1], BatchSampler):
             self.chain.append(self.chain[-1].sampler)
         self.outer, self.last = outer, self.chain[-1]
         self.all = list(within(outer))
@@ -88,7 +78,7 @@ class Samplers:
     @property
     def name(self) -> str:
         """The name of the sampler that orders the samples."""
-        return _name(self.last)
+        return name_of(self.last)
 
     @property
     def epoch(self) -> int | None:
@@ -107,32 +97,12 @@ class Samplers:
         torch's sampler has one pair of attributes for this, and accelerate's shards have another.
         """
         for part in self.all:
-            if isinstance(part, _SHARED):
+            if isinstance(part, SHARED):
                 return part.rank, part.num_replicas
             rank = attribute(part, "process_index")
             if type(rank) is int and type(ranks := attribute(part, "num_processes")) is int:
                 return rank, ranks
         return 0, 1
-
-    @property
-    def order(self) -> Order:
-        """What a state records of their order.  A loader with another order cannot resume from it in mid-epoch."""
-        if self.keeper is not None:  # it resumes by its own state, whatever its order is
-            return Order(self.name, is_name_only=True)
-        inside = tuple(
-            f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in self.chain[1:-1]
-        )
-        last, name = self.last, self.name
-        drawing = next((part for part in within(last) if is_a(part, *DRAWS, DistributedSampler, _SHARED)), None)
-        if drawing is None:
-            return Order(name, inside)
-        kind = name if drawing is last else f"{name} of {_name(drawing)}"
-        settings = _settings_of(drawing) if drawing is last else ()
-        if not attribute(drawing, "shuffle", True):
-            return Order(f"{kind} without shuffle", inside, settings=settings)
-        if attribute(drawing, "replacement", False):
-            kind += " with replacement"
-        return Order(kind, inside, _drawn_from(drawing), settings=settings)
 
     @property
     def generators(self) -> list[torch.Generator]:
@@ -143,28 +113,28 @@ class Samplers:
     @property
     def draws_a_seed(self) -> bool:
         """Whether a seed is drawn for each epoch from the global generator."""
-        return is_a(self.last, RandomSampler) and self.last.generator is None
+        return iterates_as(self.last, RandomSampler) and self.last.generator is None
 
     @property
     def draws_from_global(self) -> bool:
         """Whether the samples are drawn, or may be drawn, from the global generator."""
-        if is_a(self.last, *KNOWN):
-            return is_a(self.last, *_STRAIGHT) and self.last.generator is None
+        if iterates_as(self.last, *KNOWN):
+            return iterates_as(self.last, *_STRAIGHT) and self.last.generator is None
         return type(self.last).__name__ not in _ORDERED
 
     @property
     def draws_for_itself(self) -> bool:
         """Whether one of torch's samplers draws its order, from its own generator or the global one."""
-        return any(is_a(part, *DRAWS) for part in self.all)
+        return any(iterates_as(part, *DRAWS) for part in self.all)
 
     def is_guessed(self, state: State) -> bool:
         """Whether the order is drawn again after this state, and is not known to be repeatable."""
         if self.keeper is not None and state.sampler_state is not None:
             return False
-        return self.draws_from_global and not is_a(self.last, *KNOWN)
+        return self.draws_from_global and not iterates_as(self.last, *KNOWN)
 
     def own_state(self, must: bool = True) -> dict[str, Any]:
-        """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Notes ], 3.
+        """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Sampler states ], 3.
 
         Args:
             must: Whether to raise what its state_dict() raises.  If not, it has no state then.
@@ -196,7 +166,7 @@ class Samplers:
         """Advance the global generator as the sampler does at its iter().  What it drew is in the state."""
         if self.draws_a_seed:
             draw_a_seed()
-        elif is_a(self.last, *_STRAIGHT) and self.last.generator is None:
+        elif iterates_as(self.last, *_STRAIGHT) and self.last.generator is None:
             next(iter(self.last), None)  # draws all at once
 
     def left(self, start: State | None) -> int | None:
@@ -208,7 +178,7 @@ class Samplers:
         length = length_of(sampler)
         if length is None or start is None or not start.batches:
             return length
-        if not is_a(sampler, BatchSampler):
+        if not iterates_as(sampler, BatchSampler):
             return length - start.batches
         samples = length_of(sampler.sampler)
         if samples is None:
@@ -227,30 +197,9 @@ def has_set_epoch(sampler: Any) -> bool:
     return callable(attribute(sampler, "set_epoch"))
 
 
-def _name(sampler: Any) -> str:
+def name_of(sampler: Any) -> str:
     """The name of torch's class, or of ours, as which a sampler gives its samples; otherwise of its own."""
-    return next((kind.__name__ for kind in KNOWN if is_a(sampler, kind)), type(sampler).__name__)
-
-
-def _settings_of(sampler: Any) -> tuple[str, ...]:
-    """The arguments of a DistributedSampler, beside `shuffle`, that decide its order: of any other sampler none."""
-    if not is_a(sampler, DistributedSampler, _SHARED):
-        return ()
-    seed, drop_last = sampler.seed, f"drop_last={bool(sampler.drop_last)}"
-    if not sampler.shuffle:
-        return (drop_last,)
-    return (f"seed={int(seed)}", drop_last) if isinstance(seed, int) else ()
-
-
-def _drawn_from(sampler: Any) -> int | None:
-    """From how many samples one of torch's samplers draws its order; None if it cannot be asked."""
-    try:
-        for kind, name in _SOURCES.items():
-            if is_a(sampler, kind):
-                return len(getattr(sampler, name))
-        return len(sampler.dataset)
-    except Exception:
-        return None
+    return next((kind.__name__ for kind in KNOWN if iterates_as(sampler, kind)), type(sampler).__name__)
 
 
 def this_rank() -> int:
@@ -262,7 +211,7 @@ def this_rank() -> int:
 
 def rank_of_state(loader: Any, samplers: Samplers) -> int | None:
     """This rank, if the loader's state is valid for it only."""
-    return this_rank() if samplers.keeper is not None or iterables.workers_of(loader) is not None else None
+    return this_rank() if samplers.keeper is not None or workers_of(loader) is not None else None
 
 
 def has_no_state(keeper: Any) -> bool:
@@ -276,7 +225,7 @@ def has_no_state(keeper: Any) -> bool:
 
 def is_last(sampler: Any, batch: Any) -> bool:
     """Whether a batch of a BatchSampler is not full, which means that the sampler inside has ended."""
-    while is_a(sampler, BatchSampler):
+    while iterates_as(sampler, BatchSampler):
         if len(batch) < sampler.batch_size:
             return True
         sampler, batch = sampler.sampler, batch[-1]

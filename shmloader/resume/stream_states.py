@@ -60,21 +60,16 @@ def workers_of(loader: Any) -> int | None:
     return int(loader.num_workers) if isinstance(loader.dataset, IterableDataset) else None
 
 
-def samples_of(stream: dict[str, Any], batch_size: int) -> int:
-    """How many samples a stream has given, according to a state.  In older states it is computed from the batches."""
-    return int(stream.get("samples", stream["batches"] * batch_size))
-
-
 # ---------------------------------------------------------------------------------------------------- its state
 
 
-def states(
+def fields(
     loader: Any,
     start: State,
     delivered: Progress,
     in_ring: Callable[[], list[bytes | None]],
     carried: Sequence[bytes | None],
-) -> tuple[list[dict[str, Any]], int]:
+) -> dict[str, Any]:
     """The fields `streams` and `latest` of State.
 
     Args:
@@ -95,21 +90,21 @@ def states(
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
                 before = _between_epochs(carried[worker], worker, lost)
-            found.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
+            found.append({**before, "errors": [*before["errors"]]})
             continue
         ended, state, passed = _read(pickled[worker], worker, lost)
-        given = samples_of(before, size) + batches * size, before.get("errors", ())
+        samples, errors = passed or (before["samples"] + batches * size, before["errors"])
         found.append(
             {
                 "batches": before["batches"] + batches,
-                "samples": given[0] if passed is None else passed[0],
-                "errors": [*(given[1] if passed is None else passed[1])],
+                "samples": samples,
+                "errors": [*errors],
                 "ended": ended or delivered.ended[worker],
                 "state": state,
             }
         )
     _warn_of_lost_places(loader, lost)
-    return found, start.latest if delivered.latest < 0 else delivered.latest
+    return {"streams": found, "latest": start.latest if delivered.latest < 0 else delivered.latest}
 
 
 def without_batch(epoch: Epoch) -> list[int]:

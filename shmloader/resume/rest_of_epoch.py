@@ -1,12 +1,12 @@
 """Continues the order of an epoch's samples from a place in it, without loading a sample.
-It decides how each sampler does that, also with another number of ranks or another batch size; refusals.py decides with
+It decides how each sampler does that, also with another number of ranks or another batch size; order.py decides with
 which samplers a state can be loaded.
 
 torch's own samplers give the same order again from the same seed or generator, and the delivered part is skipped:
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
 rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these: from its state at
-the place, or from the one at the epoch's start (NOTE [ Notes ], 2).  Any other sampler starts again, and what was
-delivered is skipped.  That is right only if it gives the same order again.
+the place, or from the one at the epoch's start (NOTE [ Sampler states ], 2).  Any other sampler starts again, and what
+was delivered is skipped.  That is right only if it gives the same order again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
-from shmloader.resume import epochs
-from shmloader.resume.all_generators import drawing_from
+from shmloader.protocols.iterators import by_next
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
-from shmloader.resume.seek import DRAWS, KNOWN, Samplers, is_a
+from shmloader.resume.sampler_epochs import load_sampler, set_epoch_of_samplers
+from shmloader.resume.sampler_generators import drawing_from
+from shmloader.resume.samplers import DRAWS, KNOWN, Samplers, iterates_as
 from shmloader.resume.state import State
 
 
@@ -37,13 +38,11 @@ def rest(samplers: Samplers, state: State, loader_generator: torch.Generator | N
     parts, last = samplers.chain, samplers.last
     if state.sampler_state is not None and samplers.keeper is not None:
         return _by_its_state(samplers, state)
-    if len(parts) > 2 and is_a(last, DistributedSampler):
+    if iterates_as(last, DistributedSampler):
         return _divided(parts, state)
-    if not is_a(last, *KNOWN) or len(parts) > 2:
+    if not iterates_as(last, *KNOWN) or len(parts) > 2:
         return _drawn_again(parts, state, loader_generator)
-    if len(parts) == 2:
-        return _batched(samplers.outer, _left_of(last, state))
-    return _left_of(last, state)
+    return _in_batches(parts[:-1], _skipped(iter(_seeded(last, state)), state.samples // state.ranks))
 
 
 def _by_its_state(samplers: Samplers, state: State) -> Iterator[Any]:
@@ -52,40 +51,36 @@ def _by_its_state(samplers: Samplers, state: State) -> Iterator[Any]:
     outside = list(itertools.takewhile(lambda part: part is not keeper, samplers.chain))
     if state.draws_again:
         return _drawn_by_its_state(samplers, outside, state)
-    keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # lhotse empties what it gets
+    keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # a copy, because lhotse empties what it gets
     return iter(()) if state.used_up else _in_batches(outside, iter(keeper))
 
 
 def _drawn_by_its_state(samplers: Samplers, outside: list[Any], state: State) -> Iterator[Any]:
-    """The rest of a sampler whose state is that of the epoch's start, from which it draws again: NOTE [ Notes ], 2.
+    """The rest of a sampler whose state is that of the epoch's start: NOTE [ Sampler states ], 2.  It draws again.
 
     If that state was the one of its end, the first iterator gives nothing, as in NOTE [ Used up ].
     """
     assert state.global_generator is not None
     left: Iterator[Any]
-    keeper = samplers.keeper
-    count = state.samples // state.ranks if outside else state.batches
+    number = state.sampler_epoch
     with drawing_from(state.global_generator, samplers.outer) as begin:
-        keeper.load_state_dict(copy.deepcopy(state.sampler_state))
-        number = state.sampler_epoch
-        if number is not None and Samplers(samplers.outer).epoch != number:
-            epochs.set_epoch_of_samplers(number, samplers.outer)
+        load_sampler(samplers, state)
         for _ in range(2):
             begin()
-            left = _in_batches(outside[1:], iter(keeper))
+            left = _in_batches(outside[1:], iter(samplers.keeper))
             if first := list(map(next, (left,))):
                 left = Rest(first, left)
                 break
             if number is not None:
-                epochs.set_epoch_of_samplers(number, samplers.outer)
-        left = _skipped(left, count)
-    return _batched(outside[0], left) if outside else left
+                set_epoch_of_samplers(number, samplers.outer)
+        left = _skipped(left, state.samples // state.ranks if outside else state.batches)
+    return _in_batches(outside[:1], left)
 
 
 def _divided(parts: list[Any], state: State) -> Iterator[Any]:
-    """The rest of the order of our DistributedSampler, which batch samplers inside each other batch.
+    """The rest of the order of our DistributedSampler, also if batch samplers inside each other batch it.
 
-    The outermost one gets lists, and the state counts these.  Only the last lists of an epoch are not full.
+    Then the outermost one gets lists, and the state counts these.  Only the last lists of an epoch are not full.
     """
     size = math.prod(part.batch_size for part in parts[1:-1])
     return _in_batches(parts[:-1], parts[-1].after(state.samples * size))
@@ -103,21 +98,22 @@ def _drawn_again(parts: list[Any], state: State, loader_generator: torch.Generat
     """
     with as_global(state.global_generator) as stay_if_here:
         if len(parts) == 1:  # otherwise the batch sampler makes the sampler's iterator in the first draw
-            left = _restarted(parts, state)
-            _draw_base_seed_if_it_follows(state, loader_generator)
+            left = iter(_seeded(parts[0], state))
+            _skip_base_seed_draw(state, loader_generator)
         if not state.batches:
             stay_if_here()
         if len(parts) == 1:
             left = _skipped(left, state.batches)
         else:
-            left = _batched(parts[0], _skipped(_restarted(parts[1:], state), state.samples // state.ranks))
+            inner = _in_batches(parts[1:-1], iter(_seeded(parts[-1], state)))
+            left = _in_batches(parts[:1], _skipped(inner, state.samples // state.ranks))
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them
         return Rest(list(map(next, (left,))), left)
 
 
-def _draw_base_seed_if_it_follows(state: State, loader_generator: torch.Generator | None) -> None:
+def _skip_base_seed_draw(state: State, loader_generator: torch.Generator | None) -> None:
     """Draw the base seed, if a sampler that has drawn again in its iter() had drawn there before it.
 
     A resumed epoch takes that seed from the state, and does not draw it.  It is the next draw only if the state is of
@@ -137,7 +133,7 @@ class Rest:
 
     def __init__(self, drawn: list[Any], source: Iterator[Any]) -> None:
         self.source = source
-        self._all = itertools.chain(drawn, _by_next(source))
+        self._all = itertools.chain(drawn, by_next(source))
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -149,15 +145,10 @@ class Rest:
 def _in_batches(batch_samplers: list[Any], indices: Iterator[Any]) -> Iterator[Any]:
     """What batch samplers inside each other, of which the last one batches these samples, make of them."""
     for part in reversed(batch_samplers):
-        indices = _batched(part, indices)
+        batches = copy.copy(part)
+        batches.sampler = _Once(indices)
+        indices = iter(batches)
     return indices
-
-
-def _batched(sampler: Any, indices: Iterator[Any]) -> Iterator[Any]:
-    """Batches of these samples, as this batch sampler makes them."""
-    batches = copy.copy(sampler)
-    batches.sampler = _Once(indices)
-    return iter(batches)
 
 
 class _Once:
@@ -167,20 +158,12 @@ class _Once:
         self._indices = indices
 
     def __iter__(self) -> Iterator[Any]:
-        return _by_next(self._indices)  # because torch's BatchSampler calls iter() for each batch
-
-
-def _left_of(last: Any, state: State) -> Iterator[Any]:
-    """The samples of one of torch's samplers, or ours, that this rank has not received."""
-    if is_a(last, DistributedSampler):
-        left: Iterator[Any] = last.after(state.samples)
-        return left
-    return _skipped(iter(_seeded(last, state)), state.samples // state.ranks)
+        return by_next(self._indices)  # because torch's BatchSampler calls iter() for each batch
 
 
 def _seeded(last: Any, state: State) -> Any:
     """A copy of this sampler that draws what it drew in the epoch of this state, without the global generator."""
-    if not is_a(last, *DRAWS) or last.generator is not None:
+    if not iterates_as(last, *DRAWS) or last.generator is not None:
         return last
     alike = copy.copy(last)
     alike.generator = torch.Generator()
@@ -193,21 +176,6 @@ def _seeded(last: Any, state: State) -> Any:
     return alike
 
 
-def _restarted(parts: list[Any], state: State) -> Iterator[Any]:
-    """All that an unknown sampler, or a chain of batch samplers around one, gives from its beginning."""
-    started = _seeded(parts[-1], state)
-    for part in reversed(parts[:-1]):
-        outer = copy.copy(part)
-        outer.sampler = started
-        started = outer
-    return iter(started)
-
-
 def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
-    collections.deque(itertools.islice(_by_next(indices), count), maxlen=0)
+    collections.deque(itertools.islice(by_next(indices), count), maxlen=0)
     return indices
-
-
-def _by_next(indices: Iterator[Any]) -> Iterator[Any]:
-    """The same, without a call of iter(), which starts some samplers again that are their own iterators."""
-    return map(next, itertools.repeat(indices))

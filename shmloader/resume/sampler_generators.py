@@ -1,0 +1,180 @@
+"""The generators from which a loader's sampler draws: their states, restoring them, and whether they fit a state.
+
+A sampler that has a state of its own may draw its order from any generator when its epoch starts: torch's, Python's and
+NumPy's global ones, and those in the attributes of the sampler and of the samplers inside it.  So their states belong
+to a state from which that epoch is drawn again: NOTE [ Sampler states ], 2.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.random  # here, because NumPy imports it at its first use
+import torch
+
+from shmloader.protocols.attributes import attribute
+from shmloader.resume.generators import KINDS, Kind, as_text, from_text, is_same, kind_of, pack, seed_drawn_from, unpack
+from shmloader.resume.sampler_epochs import load_sampler
+from shmloader.resume.samplers import Samplers, samplers_of, within
+from shmloader.resume.state import State
+
+
+class Generators:
+    """The states of the generators from which a sampler may draw.
+
+    Args:
+        samplers: The sampler, and those inside it.
+        loader_generator: The loader's generator.
+
+    Attributes:
+        of_global, of_loader: The states of torch's global one and of the loader's; None: the loader has none.
+        own: The generators of the sampler and of those inside it, and their states.
+    """
+
+    def __init__(self, samplers: Samplers, loader_generator: torch.Generator | None) -> None:
+        self._loader_generator = loader_generator
+        self.of_global = torch.get_rng_state()
+        self.of_loader = None if loader_generator is None else loader_generator.get_state()
+        self.own = [(each, each.get_state()) for each in samplers.generators]
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of State for the loader's, and for the first one of the sampler's that is not the loader's."""
+        apart = (state for each, state in self.own if each is not self._loader_generator)
+        return {
+            "loader_generator": None if self.of_loader is None else pack(self.of_loader),
+            "sampler_generator": next(map(pack, apart), None),
+        }
+
+    def were_drawn_from(self, base_seed: int | None) -> bool:
+        """Whether a sampler has drawn from them, in its iter(), since an iterator of torch's has begun.
+
+        Args:
+            base_seed: The seed that the iterator drew.  It makes the sampler's iterator first, so if the seed is the
+                first draw from its generator, the sampler has drawn nothing from that one.
+        """
+        loaders = self._loader_generator
+        seeded = self.of_global if self.of_loader is None else self.of_loader
+        if seed_drawn_from(seeded) != base_seed:
+            return True
+        if self.of_loader is not None and not torch.equal(self.of_global, torch.get_rng_state()):
+            return True
+        return any(each is not loaders and not torch.equal(each.get_state(), state) for each, state in self.own)
+
+
+def restore_sampling(loader: Any, state: State) -> None:
+    """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
+    samplers = samplers_of(loader)
+    if not state.begun and state.sampler_state is not None and samplers.keeper is not None:
+        load_sampler(samplers, state)
+    if loader.generator is not None and state.loader_generator is not None:
+        loader.generator.set_state(unpack(state.loader_generator))
+    own = _own_generator(samplers_of(loader), loader.generator)  # now, because set_epoch() may make samplers
+    if own is not None and state.sampler_generator is not None:
+        own.set_state(unpack(state.sampler_generator))
+
+
+def _own_generator(samplers: Samplers, loaders: Any) -> Any:
+    """The generator that a state has as the sampler's: the first one that is not the loader's; None: there is none."""
+    return next((each for each in samplers.generators if each is not loaders), None)
+
+
+def why_not_generators(loader: Any, state: State) -> str | None:
+    """Why the order would differ: the state has a generator and the loader has none, or the other way round."""
+    samplers = samplers_of(loader)
+    if (state.loader_generator is None) != (loader.generator is None):
+        whose = "the loader"
+        had = state.loader_generator is not None
+    elif not samplers.draws_for_itself:
+        return None  # an unknown sampler may make its generator in its iter()
+    else:
+        whose = f"its {samplers.name}"
+        had = state.sampler_generator is not None
+        if had == (_own_generator(samplers, loader.generator) is not None):
+            return None
+    if had:
+        return (
+            f"it has the state of a generator, and {whose} has none now, so the order would differ. Give "
+            "generator=torch.Generator(); its state is loaded."
+        )
+    return (
+        f"{whose} has a generator now, and the state has none, so the order would differ. Leave generator= out, as in "
+        "the run that saved the state."
+    )
+
+
+# ------------------------------------------------------------------------------- of a sampler with a state of its own
+
+_GLOBAL = {
+    "torch": (KINDS[torch.Generator], torch.default_generator),
+    "random": (KINDS[random.Random], random),
+    "numpy": (KINDS[numpy.random.RandomState], numpy.random),
+}
+
+
+class AllGenerators:
+    """The states of all generators from which a sampler may draw, as they are now.
+
+    Args:
+        sampler: The sampler.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self._global = _states_of_global()
+        self._own = [(place, name, kind.get(each)) for place, name, each, kind in _own(sampler)]
+        self._drawn_from: set[str] = set()
+
+    def look(self) -> None:
+        """See which of the global ones were drawn from."""
+        now = _states_of_global()
+        self._drawn_from |= {name for name, state in self._global.items() if not is_same(state, now[name])}
+
+    def text(self) -> str:
+        """Them as text for a state, without the global ones from which nobody was seen to draw."""
+        self.look()
+        own = [(place, name, as_text(state)) for place, name, state in self._own]
+        return json.dumps({"own": own, **{name: as_text(self._global[name]) for name in sorted(self._drawn_from)}})
+
+
+@contextmanager
+def drawing_from(text: str, sampler: Any) -> Iterator[Callable[[], None]]:
+    """Inside the `with`, draw from the generators of such a text.  Then the global ones get their present states back.
+
+    The `with` gets a function, which sets all of them to the states of the text.  An own generator that this sampler
+    does not have is left out.  The sampler's own ones stay where the draws have left them.
+    """
+    given: dict[str, Any] = json.loads(text)
+    own = {(place, name): state for place, name, state in given.pop("own")}
+
+    def begin() -> None:
+        _set_global({name: from_text(state) for name, state in given.items()})
+        for place, name, each, kind in list(_own(sampler)):
+            if (place, name) in own:
+                kind.set(each, from_text(own[place, name]))
+
+    now = _states_of_global()
+    try:
+        yield begin
+    finally:
+        _set_global(now)
+
+
+def _states_of_global() -> dict[str, Any]:
+    return {name: kind.get(of) for name, (kind, of) in _GLOBAL.items()}
+
+
+def _set_global(states: dict[str, Any]) -> None:
+    for name, state in states.items():
+        kind, of = _GLOBAL[name]
+        kind.set(of, state)
+
+
+def _own(sampler: Any) -> Iterator[tuple[int, str, Any, Kind]]:
+    """Each generator in an attribute: of which sampler, the attribute's name, the generator, and its kind."""
+    for place, part in enumerate(within(sampler)):
+        for name, value in list(attribute(part, "__dict__", {}).items()):
+            if (kind := kind_of(value)) is not None:
+                yield place, name, value, kind
