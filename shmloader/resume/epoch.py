@@ -17,15 +17,15 @@ NOTE [ Epoch ]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shmloader.core.trainer import EpochCounts, Progress
 from shmloader.resume import stream_states
-from shmloader.resume.dataset_epochs import dataset_epoch
 from shmloader.resume.generators import further, mix
 from shmloader.resume.order import order_of
 from shmloader.resume.sampler_generators import Generators
-from shmloader.resume.samplers import rank_of_state, samplers_of
+from shmloader.resume.samplers import samplers_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 
@@ -117,34 +117,19 @@ class Epoch(EpochCounts):
         """The fields of a state for an epoch whose sampler has not drawn yet."""
         start = self.start if self.start.begun else None
         samplers = samplers_of(loader)
-        own = samplers.own_state() if start is None else {"sampler_state": start.sampler_state}
+        own = samplers.own_state() if start is None else {}
         generators = Generators(samplers, loader.generator)
         draws = {**generators.fields(), **samplers.seeds(start, generators.of_global), **own}
         if start is not None:
-            return {**draws, "used_up": start.used_up, "drawn": start.drawn}
+            return {**draws, "sampler_state": start.sampler_state, "used_up": start.used_up, "drawn": start.drawn}
         if own["sampler_state"] is not None:
             draws["global_generator"] = None  # the sampler will not draw again what its state has
-        return {**draws, "used_up": False, "drawn": False}
+        return draws
 
 
 def next_epoch_of(place: Place, base_seed: int, former_epochs: int, workers: int) -> Epoch:
     """The epoch that is about to begin at this place."""
-    loader = place.loader
-    start = State() if place.loaded is None else State(streams=place.loaded.streams)
-    if place.loaded is not None and place.loaded.begun:
-        start = place.loaded
-    samplers = samplers_of(loader)
-    rank, ranks = samplers.ranks
-    fixed = State(
-        epoch=place.next_number,
-        begun=True,
-        ranks=ranks,
-        base_seed=base_seed,
-        served=former_epochs,
-        sampler=str(order_of(samplers)),
-        sampler_epoch=place.sampler_epoch(samplers),
-        dataset_epoch=dataset_epoch(loader.dataset),
-        rank=rank_of_state(loader, samplers),
-        workers=stream_states.workers_of(loader),
-    )
-    return Epoch(fixed, start, rank, workers)
+    samplers, loaded = samplers_of(place.loader), place.loaded
+    start = State() if loaded is None else loaded if loaded.begun else State(streams=loaded.streams)
+    fixed = replace(place.next_epoch(samplers, base_seed, former_epochs), begun=True, sampler=str(order_of(samplers)))
+    return Epoch(fixed, start, samplers.ranks[0], workers)

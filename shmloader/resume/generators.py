@@ -17,8 +17,6 @@ import torch
 
 Value = TypeVar("Value")
 
-# -------------------------------------------------------------------------------------------- a state of torch's
-
 
 def pack(state: torch.Tensor) -> str:
     """The state of a generator as text.  It compresses well: half of it is zeros, as each 32-bit word takes 64 bits."""
@@ -49,9 +47,6 @@ def _read(text: str, read: Callable[[bytes], Value]) -> Value:
         return read(zlib.decompress(base64.b85decode(text)))
     except (ValueError, zlib.error) as error:
         raise ValueError(f"a generator's state is damaged ({error}). Load an earlier state.") from None
-
-
-# -------------------------------------------------------------------------- a state of torch's, Python's or NumPy's
 
 
 class Kind(NamedTuple):
@@ -122,9 +117,6 @@ def _as_json(value: Any) -> Any:
 
 def _from_json(given: dict[str, Any]) -> Any:
     return numpy.array(given["items"], given["dtype"]) if given.keys() == {"dtype", "items"} else given
-
-
-# --------------------------------------------------------------------------------------------------- draws and seeds
 
 
 def seed_drawn_from(state: torch.Tensor) -> int:

@@ -88,20 +88,29 @@ class Place:
         """The state before the first epoch, or after one.  For `must`, see own_state() in samplers.py."""
         loader, samplers = self.loader, self._samplers
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
-        found = State(
+        used_again = (over.base_seed, over.former_epochs + 1) if over is not None and lasts else (None, 0)
+        return replace(
+            self.next_epoch(samplers, *used_again),
+            streams=None if over is None or over.states is None else stream_states.at_end(loader, over.states),
+            **Generators(samplers, loader.generator).fields() | samplers.own_state(must),
+        )
+
+    def next_epoch(self, samplers: Samplers, base_seed: int | None, former_epochs: int) -> State:
+        """The fields of State that do not change until the next epoch is over."""
+        loader, loaded, sampler_epoch = self.loader, self.loaded, samplers.epoch
+        if loaded is not None and not loaded.begun and loaded.sampler_state is not None:
+            sampler_epoch = loaded.sampler_epoch  # the sampler's state may hold an older one: NOTE [ Used up ]
+        return State(
             epoch=self.next_number,
-            base_seed=over.base_seed if over is not None and lasts else None,  # the next epoch uses it too
-            served=over.former_epochs + 1 if over is not None and lasts else 0,
+            base_seed=base_seed,
+            served=former_epochs,
             ranks=samplers.ranks[1],
             sampler=samplers.name,
-            sampler_epoch=samplers.epoch,
+            sampler_epoch=sampler_epoch,
             dataset_epoch=dataset_epoch(loader.dataset),
             rank=rank_of_state(loader, samplers),
             workers=stream_states.workers_of(loader),
-            streams=None if over is None or over.states is None else stream_states.at_end(loader, over.states),
-            **Generators(samplers, loader.generator).fields(),
         )
-        return replace(found, **samplers.own_state(must))
 
     # ------------------------------------------------------------------------------------------- what is loaded
 
@@ -155,13 +164,6 @@ class Place:
             # not when it is loaded, because set_epoch() may decide how many samples there are
             warnings.warn(why, RuntimeWarning, stacklevel=caller()[1])
         return self.loaded
-
-    def sampler_epoch(self, samplers: Samplers) -> int | None:
-        """The number that set_epoch() gave the sampler for the epoch that is about to begin."""
-        state = self.loaded
-        if state is not None and not state.begun and state.sampler_state is not None:
-            return state.sampler_epoch  # the sampler's state may hold an older one: NOTE [ Used up ]
-        return samplers.epoch
 
     def another(self) -> Another | None:
         """What makes a second iterator of the sampler in the next epoch, if a state was loaded into the sampler."""

@@ -114,10 +114,10 @@ def _drawn_again(parts: list[Any], state: State, loader_generator: torch.Generat
 
 
 def _skip_base_seed_draw(state: State, loader_generator: torch.Generator | None) -> None:
-    """Draw the base seed, if a sampler that has drawn again in its iter() had drawn there before it.
+    """Draw the base seed, and drop it, if a sampler that has drawn again in its iter() had drawn there before it.
 
-    A resumed epoch takes that seed from the state, and does not draw it.  It is the next draw only if the state is of
-    an iterator of torch's without workers, which made the sampler's iterator first: Generators.were_drawn_from().
+    A resumed epoch takes that seed from the state.  It is the next draw only if the state is of an iterator of torch's
+    without workers, which made the sampler's iterator first: Generators.were_drawn_from().
     """
     now = torch.get_rng_state() if loader_generator is None else loader_generator.get_state()
     if seed_drawn_from(now) == state.base_seed:

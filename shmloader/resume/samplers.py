@@ -214,15 +214,6 @@ def rank_of_state(loader: Any, samplers: Samplers) -> int | None:
     return this_rank() if samplers.keeper is not None or workers_of(loader) is not None else None
 
 
-def has_no_state(keeper: Any) -> bool:
-    """Whether the state_dict() of a sampler that has that method raises NotImplementedError."""
-    try:
-        keeper.state_dict()
-    except Exception as error:
-        return isinstance(error, NotImplementedError)
-    return False
-
-
 def is_last(sampler: Any, batch: Any) -> bool:
     """Whether a batch of a BatchSampler is not full, which means that the sampler inside has ended."""
     while iterates_as(sampler, BatchSampler):

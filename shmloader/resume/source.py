@@ -128,9 +128,7 @@ class Source(Indices):
                 **self._before.fields(),
                 "drawn": True,
             }
-        if self._states is None:
-            return {**self._origin, "sampler_state": None, "used_up": False}
-        return {**self._origin, **self._states.after(batches)}
+        return self._origin if self._states is None else {**self._origin, **self._states.after(batches)}
 
     def belongs_to(self, epoch: Epoch) -> None:
         """Be the source of this epoch, and keep the sampler's states from the user's last batch on."""

@@ -25,7 +25,8 @@ from shmloader.resume.dataset_epochs import follow, set_epoch_again
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.place import place_of
 from shmloader.resume.sampler_generators import Generators
-from shmloader.resume.samplers import Samplers, has_no_state, is_known, sampler_of
+from shmloader.resume.sampler_states import Answer
+from shmloader.resume.samplers import Samplers, is_known, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
@@ -114,7 +115,7 @@ class _First:
         self._make()
         if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
             keeper = samplers.keeper
-            self.before = before if keeper is None or has_no_state(keeper) else None
+            self.before = before if keeper is None or Answer(keeper).is_none else None
 
     def _make(self) -> None:
         with replaced.noting(self._loader) as made:
