@@ -210,8 +210,7 @@ class Place:
         now = self._samplers.epoch
         if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
             streams = stream_states.at_start(state.streams)
-            state = replace(state, begun=False, batches=0, samples=0, used_up=False, streams=streams, latest=-1)
-            state.sampler_state = None
+            state = replace(state, begun=False, sampler_state=None, streams=streams, latest=-1)
         return replace(
             state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=dataset_epoch(self.loader.dataset)
         )
