@@ -176,6 +176,21 @@ def test_saved_again_in_a_resumed_epoch(kind: str, form: str) -> None:
             assert flattened(numbers(iterate(again))) == following
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_saved_again_while_workers_are_ahead(asks: bool) -> None:
+    """Before the first batch of a resumed epoch, when the sampler has drawn already."""
+    with made(Yielded(), num_workers=1) as first:
+        if asks:
+            first.state_dict()
+        numbers(iter(first), 1)
+        state = through_json(first.state_dict())
+    with made(Yielded(), num_workers=1) as again:
+        again.load_state_dict(state)
+        batches = iter(again)
+        assert through_json(again.state_dict()) == state
+        assert len(numbers(batches)) == len(first) - 1
+
+
 @pytest.mark.parametrize("kind", [Numbered, BeginsAgain])
 def test_the_samplers_own_set_epoch_counts_after_a_load(kind: Any) -> None:
     first = made(kind(), "samples")
