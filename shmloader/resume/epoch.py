@@ -44,7 +44,7 @@ class Epoch(EpochCounts):
 
     Attributes:
         number, base_seed, ranks: See State.
-        former_epochs: `served` of State.
+        epochs_before: `served` of State.
         seed: Of what is drawn once for the epoch: the sequences of replacements for bad samples.
         sample_seed: Of this rank's first sample.  The seeds of all other samples follow from it: the epoch has a
             sequence of seeds, and the sample at place k in the order of all ranks has seed number k.
@@ -63,10 +63,10 @@ class Epoch(EpochCounts):
         super().__init__(workers)
         assert fixed.base_seed is not None
         self.number, self.base_seed, self.ranks = fixed.epoch, fixed.base_seed, fixed.ranks
-        self.former_epochs = fixed.served
+        self.epochs_before = fixed.served
         self.fixed = fixed.as_dict()
         self.start = start
-        self.seed = mix(self.base_seed, self.former_epochs)
+        self.seed = mix(self.base_seed, self.epochs_before)
         self.sample_seed = further(self.seed, start.samples + rank)
         self.delivered: Progress = self.reading.delivered
         self.states: Callable[[], list[bytes | None]] | None = None
@@ -127,9 +127,9 @@ class Epoch(EpochCounts):
         return draws
 
 
-def next_epoch_of(place: Place, base_seed: int, former_epochs: int, workers: int) -> Epoch:
+def next_epoch_of(place: Place, base_seed: int, epochs_before: int, workers: int) -> Epoch:
     """The epoch that is about to begin at this place."""
     samplers, loaded = samplers_of(place.loader), place.loaded
     start = State() if loaded is None else loaded if loaded.begun else State(streams=loaded.streams)
-    fixed = replace(place.next_epoch(samplers, base_seed, former_epochs), begun=True, sampler=str(order_of(samplers)))
+    fixed = replace(place.next_epoch(samplers, base_seed, epochs_before), begun=True, sampler=str(order_of(samplers)))
     return Epoch(fixed, start, samplers.ranks[0], workers)

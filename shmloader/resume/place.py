@@ -88,14 +88,14 @@ class Place:
         """The state before the first epoch, or after one.  For `must`, see own_state() in samplers.py."""
         loader, samplers = self.loader, self._samplers
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
-        used_again = (over.base_seed, over.former_epochs + 1) if over is not None and lasts else (None, 0)
+        used_again = (over.base_seed, over.epochs_before + 1) if over is not None and lasts else (None, 0)
         return replace(
             self.next_epoch(samplers, *used_again),
             streams=None if over is None or over.states is None else stream_states.at_end(loader, over.states),
             **Generators(samplers, loader.generator).fields() | samplers.own_state(must),
         )
 
-    def next_epoch(self, samplers: Samplers, base_seed: int | None, former_epochs: int) -> State:
+    def next_epoch(self, samplers: Samplers, base_seed: int | None, epochs_before: int) -> State:
         """The fields of State that do not change until the next epoch is over."""
         loader, loaded, sampler_epoch = self.loader, self.loaded, samplers.epoch
         if loaded is not None and not loaded.begun and loaded.sampler_state is not None:
@@ -103,7 +103,7 @@ class Place:
         return State(
             epoch=self.next_number,
             base_seed=base_seed,
-            served=former_epochs,
+            served=epochs_before,
             ranks=samplers.ranks[1],
             sampler=samplers.name,
             sampler_epoch=sampler_epoch,

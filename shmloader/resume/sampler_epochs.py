@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.samplers import Samplers, has_set_epoch, within
 from shmloader.resume.state import State
-from shmloader.system.callers import caller
+from shmloader.system.user_line import caller
 
 
 def set_epoch_of_samplers(number: int, *samplers: Any) -> None:

@@ -56,14 +56,14 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     if streams and (left is None or not left.ended):
         fresh = state_when_fresh(loader.dataset, left)
         restore_stream(loader.dataset, left)
-    base_seed, former_epochs = begin_iterator(place, first.make)
+    base_seed, epochs_before = begin_iterator(place, first.make)
     iterator, returned = first.iterator, first.returned
     if not isinstance(iterator, of_torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
-    epoch = next_epoch_of(place, iterator._base_seed, former_epochs, int(streams))
+    epoch = next_epoch_of(place, iterator._base_seed, epochs_before, int(streams))
     iterator.epoch = epoch
     if streams:
         epoch.carried, epoch.fresh = carried, fresh
