@@ -7,28 +7,25 @@ NOTE [ Early files ]
        one file of a batch alone.
     2. On any other (NFS, a bucket that is mounted like a folder), opening a file waits for the server.  So threads read
        the files, and keep their bytes for the decoder.  Only workers have threads, because the trainer may fork.
-    3. A read begins when the bytes that were read and not taken leave room for it.  A file that is larger than its room
-       is left to the decoder, and so is what changes meanwhile, what is no regular file, and what raises an error.
-    4. Bytes serve only the batch whose indices were announced.  If another sample of it raises, nobody takes them, and
-       the file may change before a later batch needs it.  To ask the server whether it did would take as long as to
-       open it.
+    3. A thread reads a file when the bytes that were read and not taken leave room, or when the decoder needs it.  A
+       file that no thread has begun with is left to the decoder, and so is what is larger than all room, what changes
+       meanwhile, what is no regular file, and what raises an error.
+    4. Bytes serve only the batch whose indices were announced: see 6. of NOTE [ Look ahead ].
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import stat
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from io import FileIO
 from typing import Any
 
 from shmloader.images.file_systems import is_local
@@ -36,23 +33,21 @@ from shmloader.storage.remote import OfThisProcess
 from shmloader.storage.threads import Threads
 from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
 
-__all__ = ["EarlyFile", "EarlyFiles"]
-
 MOST = 64 << 20  # bytes that the threads of a process have read, and the decoder has not taken
 THREADS = 16
-_ROOM = 1 << 20  # bytes that a file may have, at least; the kernel is asked for as many, so that it reads no huge file
+_ADVISED = 1 << 20  # bytes of a file that the kernel is asked for, so that it reads no huge one
 _WAIT = 0.4  # seconds: no handler of Python's runs in a wait (SA_RESTART); the trainer asks again after half a second
-
-IsKept = Callable[[str], bool] | None
 
 
 @dataclass(eq=False, repr=False)
 class EarlyFile(os.PathLike[str]):
-    """A file that was read early.  Where only its path is wanted, this is a path."""
+    """A file that is read early.  Where only its path is wanted, this is a path."""
 
     path: str
-    data: bytes
-    status: tuple[int, int]  # its size in bytes, and its mtime in ns
+    batch: weakref.ref[Announced]
+    data: bytes = b""
+    status: tuple[int, int] = 0, 0  # its size in bytes, once there is room for it, and its mtime in ns
+    done: Future[None] = field(default_factory=Future)
 
     def __fspath__(self) -> str:
         return self.path
@@ -65,7 +60,7 @@ class EarlyFiles:
         self._blocks = -1, 0  # that a process had read from disks, and its pid
         self._is_local = True
 
-    def announce(self, samples: Any, indices: Iterable[Any], is_kept: IsKept = None) -> None:
+    def announce(self, samples: Any, indices: Iterable[Any], is_kept: Callable[[str], bool] | None = None) -> None:
         """Begin to read files that will be needed; returns at once.
 
         Args:
@@ -73,12 +68,17 @@ class EarlyFiles:
             indices: of the samples that will be needed, in that order.
             is_kept: whether a picture is in a cache, so that its file will not be read; None: there is no cache.
         """
+        paths = []
+        for index in indices:
+            with suppress(Exception):  # __getitem__ raises it
+                if isinstance(path := samples[index][0], (str, os.PathLike)):
+                    paths.append(os.fsdecode(path))  # because an os.PathLike of the user's may have no hash
         if self._is_local:
             blocks = resource.getrusage(resource.RUSAGE_SELF).ru_inblock, os.getpid()
             few, self._blocks = blocks == self._blocks, blocks
-            self._is_local = _advise(islice(_paths(samples, indices), 1 if few else None), is_kept)
+            self._is_local = all(_advise(path, is_kept) for path in paths[: 1 if few else None])
         if not self._is_local and (batch := announced_batch()) is not None:
-            _readers().announce(list(_paths(samples, indices)), batch, is_kept)
+            _readers().announce(paths, batch, is_kept)
 
     def source(self, path: Any) -> Any:
         """What to read a picture from: its file's bytes, if a thread has read them, or its path."""
@@ -87,108 +87,64 @@ class EarlyFiles:
         return _readers().take(os.fsdecode(path)) or path
 
 
-def _paths(samples: Any, indices: Iterable[Any]) -> Iterator[str]:
-    """The files' paths as strings: an os.PathLike of the user's may have no hash."""
-    for index in indices:
-        with suppress(Exception):  # __getitem__ raises it
-            path = samples[index][0]
-            if isinstance(path, (str, os.PathLike)):
-                yield os.fsdecode(path)
+def _opened(path: str, is_kept: Callable[[str], bool] | None) -> FileIO:
+    """A regular file that is not kept.  Nothing else is opened, nor waited for: the writer of a FIFO would notice."""
+    if (is_kept is not None and is_kept(path)) or not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(f"{path} need not or cannot be read early")
+    return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
-def _open(path: str, flags: int) -> int:
-    """Open a regular file, and nothing else, because the other end may notice: the writer of a FIFO does."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return os.open(path, flags | os.O_NONBLOCK)  # if a FIFO took its place meanwhile, nobody waits for its writer
-
-
-def _advise(paths: Iterable[str], is_kept: IsKept) -> bool:
-    """Ask the kernel to read files, up to the first one that is not local; returns whether there is no such file."""
-    for path in paths:
-        try:
-            if is_kept is not None and is_kept(path):
-                continue
-            with open(path, "rb", buffering=0, opener=_open) as file:
-                if not is_local(os.fstat(file.fileno()).st_dev):
-                    return False
-                os.posix_fadvise(file.fileno(), 0, _ROOM, os.POSIX_FADV_WILLNEED)
-        except (OSError, TypeError, ValueError) as error:  # whoever reads the file later raises them
-            if isinstance(error, OSError) and error.errno is None:  # a handler's, such as a watchdog's TimeoutError
-                raise
+def _advise(path: str, is_kept: Callable[[str], bool] | None) -> bool:
+    """Ask the kernel to read a file, if it is local; returns false if it is not."""
+    try:
+        with _opened(path, is_kept) as file:
+            if here := is_local(os.fstat(file.fileno()).st_dev):
+                os.posix_fadvise(file.fileno(), 0, _ADVISED, os.POSIX_FADV_WILLNEED)
+            return here
+    except (OSError, TypeError, ValueError) as error:  # whoever reads the file later raises them
+        if isinstance(error, OSError) and error.errno is None:  # a handler's, such as a watchdog's TimeoutError
+            raise
     return True
-
-
-@dataclass(eq=False)
-class _Reading:
-    """A file that a thread reads, or will read, or has read."""
-
-    path: str
-    batch: weakref.ref[Announced]
-    is_kept: IsKept
-    room: int = 0  # bytes that it may have, and once it is read those that it has
-    future: Future[EarlyFile | None] | None = None
 
 
 class _Readers:
     """The threads of a worker that read files for all its datasets, and what they have read."""
 
     def __init__(self) -> None:
-        self._threads, self._lock = Threads(THREADS), threading.Lock()
-        self._reads: dict[str, _Reading] = {}  # that were announced and not taken
-        self._line: deque[_Reading] = deque()  # that wait for room
-        self._held = 0  # bytes of room that all have
-        self._seen = 1, 0  # files, and their bytes
+        self._threads, self._changed = Threads(THREADS), threading.Condition()
+        self._files: dict[str, EarlyFile] = {}  # that were announced and not taken
 
-    def announce(self, paths: list[str], batch: weakref.ref[Announced], is_kept: IsKept) -> None:
+    def announce(self, paths: list[str], batch: weakref.ref[Announced], is_kept: Callable[[str], bool] | None) -> None:
         """Read files for a batch, and drop those of earlier batches."""
-        with self._lock:
-            self._reads = {path: reading for path, reading in self._reads.items() if may_serve(reading.batch)}
-            self._held = sum(reading.room for reading in self._reads.values())
-            new = {path: _Reading(path, batch, is_kept) for path in paths if path not in self._reads}
-            self._reads |= new
-            self._line.extend(new.values())
-            self._begin()
+        with self._changed:
+            self._files = {path: file for path, file in self._files.items() if may_serve(file.batch)}
+            self._changed.notify_all()
+            for path in paths:
+                if path not in self._files:
+                    file = self._files[path] = EarlyFile(path, batch)
+                    file.done = self._threads.submit(partial(self._read, file, is_kept))
 
     def take(self, path: str) -> EarlyFile | None:
-        """A file, once it is read; None if no thread has begun to read it, or cannot, or for another batch."""
-        with self._lock:
-            if (reading := self._reads.pop(path, None)) is None:
-                return None
-            self._held -= reading.room
-            self._begin()
-        if (future := reading.future) is None or future.cancel() or not may_serve(reading.batch):
+        """A file, once it is read; None if no thread has begun with it, or cannot read it, or for another batch."""
+        with self._changed:
+            file = self._files.pop(path, None)
+            self._changed.notify_all()
+        if file is None or file.done.cancel() or not may_serve(file.batch):
             return None
-        while not future.done():
-            wait([future], _WAIT)
-        return future.result()
+        while not file.done.done():
+            wait([file.done], _WAIT)
+        return file if file.data else None
 
-    def _begin(self) -> None:
-        room = min(MOST, max(_ROOM, 2 * self._seen[1] // self._seen[0]))
-        while self._line and self._held + room <= MOST:
-            reading = self._line.popleft()
-            if self._reads.get(reading.path) is reading:
-                reading.room, self._held = room, self._held + room
-                reading.future = self._threads.submit(partial(self._read, reading))
-
-    def _read(self, reading: _Reading) -> EarlyFile | None:
-        found, size = None, 0
-        with suppress(Exception):  # a future that keeps one would be in a cycle with its traceback
-            if reading.is_kept is None or not reading.is_kept(reading.path):
-                with open(reading.path, "rb", buffering=0, opener=_open) as file:
-                    status = os.fstat(file.fileno())
-                    size = status.st_size  # 0 also of a FIFO or a device that took the file's place
-                    data = file.read(size + 1) if 0 < size <= reading.room else None
-                    if data is not None and len(data) == size:
-                        found = EarlyFile(reading.path, data, (size, status.st_mtime_ns))
-        with self._lock:
-            self._seen = self._seen[0] + (size > 0), self._seen[1] + size
-            if self._reads.get(reading.path) is reading:
-                self._held -= reading.room
-                reading.room = 0 if found is None else size
-                self._held += reading.room
-                self._begin()
-        return found
+    def _read(self, file: EarlyFile, is_kept: Callable[[str], bool] | None) -> None:
+        with suppress(Exception), _opened(file.path, is_kept) as opened:  # otherwise its future would be in a cycle
+            size, mtime = (status := os.fstat(opened.fileno())).st_size, status.st_mtime_ns
+            with self._changed:
+                while file in (due := self._files.values()) and size <= MOST < size + sum(one.status[0] for one in due):
+                    self._changed.wait()
+                file.status = (size if size <= MOST else 0), mtime
+            if file.status[0] > 0 and may_serve(file.batch):  # 0 also of a FIFO or a device that took its place
+                data = opened.read(size + 1)
+                file.data = data if len(data) == size else b""
 
 
 _readers = OfThisProcess(_Readers)  # because a fork has none of its parent's threads

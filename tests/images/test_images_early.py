@@ -307,17 +307,16 @@ def test_which_file_systems_are_local(kind: str, is_far: bool, tmp_path: Path, m
 
 def reads() -> list[Any]:
     """What this process has announced to its threads and not taken."""
-    return list(early_files._readers()._reads.values())
+    return list(early_files._readers()._files.values())
 
 
 def held() -> int:
     """How many bytes are kept."""
-    done = [reading.future.result() for reading in reads() if reading.future is not None and reading.future.done()]
-    return sum(len(found.data) for found in done if found is not None)
+    return sum(len(file.data) for file in reads())
 
 
 def all_read() -> bool:
-    return all(reading.future is not None and reading.future.done() for reading in reads())
+    return all(file.done.done() for file in reads())
 
 
 def test_threads_read_them(root: Path, tmp_path: Path, announced: list[Announced], advised: list[str]) -> None:
@@ -328,7 +327,7 @@ def test_threads_read_them(root: Path, tmp_path: Path, announced: list[Announced
         folder.__prefetch__(order)
         assert len(reads()) == 5 and advised == []
         assert all(torch.equal(folder[at][0], plain[at][0]) for at in order)
-        assert not reads() and early_files._readers()._held == 0
+        assert not reads()
     ends = early_files._readers()._threads._threads
     assert 0 < len(ends) <= early_files.THREADS
 
@@ -394,43 +393,44 @@ def test_their_errors_are_those_of_reading(root: Path, announced: list[Announced
 
 
 def test_bytes_are_bounded(root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the sizes are known, files are read as far as there is room, and the others when there is some again."""
+    """Files are read as far as there is room, and the others when there is some again."""
     folder = images.ImageFolder(root, images.evaluation(16))
     expected = [folder[at][0] for at in range(COUNT)]
     sizes = [os.path.getsize(path) for path, _ in folder.samples]
-    monkeypatch.setattr(early_files, "_ROOM", max(sizes))
     monkeypatch.setattr(early_files, "MOST", 4 * max(sizes))
     folder.__prefetch__(range(COUNT))
     for at in range(COUNT):
         wait_for(lambda: held() > max(sizes) or len(reads()) < 4)
         assert held() <= 4 * max(sizes)
         assert torch.equal(folder[at][0], expected[at])
-    assert early_files._readers()._held == 0
 
 
-def test_what_the_decoder_reads_first_is_left_out(
+def test_what_the_decoder_needs_first_waits_for_no_room(
     root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = images.ImageFolder(root, images.evaluation(16))
-    size = max(os.path.getsize(path) for path, _ in folder.samples)
-    monkeypatch.setattr(early_files, "_ROOM", size)
-    monkeypatch.setattr(early_files, "MOST", size)  # so there is room for one file
-    folder.__prefetch__([1, 0, 2])
-    with Opened(folder.samples[0][0]) as opened:
-        assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
-        folder[1]
-        wait_for(all_read)
-        assert [reading.path for reading in reads()] == [folder.samples[2][0]] and opened.count() == 0
+    expected = [folder[at][0] for at in range(3)]
+    paths = [path for path, _ in folder.samples[:3]]
+    monkeypatch.setattr(early_files, "MOST", max(map(os.path.getsize, paths)))  # so there is room for one file
+    with ExitStack() as at_end:
+        opened = [at_end.enter_context(Opened(path)) for path in paths]
+        folder.__prefetch__([0, 1, 2])
+        wait_for(lambda: all(file.done.running() or file.done.done() for file in reads()) and held() > 0)
+        waiting = [at for at in range(3) if not reads()[at].data]
+        assert len(waiting) == 2
+        for at in (*waiting, *{0, 1, 2}.difference(waiting)):
+            assert torch.equal(folder[at][0], expected[at])
+        assert [one.count() for one in opened] == [1, 1, 1]  # by threads, and not by the decoder
 
 
-def test_large_files_get_more_room(root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_files, "_ROOM", 1)
-    folder = images.ImageFolder(root)
-    for is_known in (False, True):
-        folder.__prefetch__(range(COUNT))
-        wait_for(all_read)
-        assert (held() > 0) == is_known  # the threads have seen how large they are
-        announced[:] = [Announced(2)]
+def test_a_file_that_is_larger_than_all_room_is_left_out(
+    root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = images.ImageFolder(root, images.evaluation(16))
+    monkeypatch.setattr(early_files, "MOST", os.path.getsize(folder.samples[0][0]) - 1)
+    folder.__prefetch__([0])
+    wait_for(all_read)
+    assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
 
 
 def test_bytes_of_earlier_batches_are_dropped(root: Path, announced: list[Announced]) -> None:
@@ -440,8 +440,7 @@ def test_bytes_of_earlier_batches_are_dropped(root: Path, announced: list[Announ
     announced[:] = [Announced(2)]
     assert folder._early.source(folder.samples[0][0]) == folder.samples[0][0]
     folder.__prefetch__([5])
-    assert [reading.path for reading in reads()] == [folder.samples[5][0]]
-    assert early_files._readers()._held <= early_files._ROOM
+    assert [file.path for file in reads()] == [folder.samples[5][0]]
 
 
 def test_threads_leave_out_what_is_in_the_cache(root: Path, announced: list[Announced]) -> None:
@@ -449,7 +448,7 @@ def test_threads_leave_out_what_is_in_the_cache(root: Path, announced: list[Anno
     folder[1]
     folder.__prefetch__([0, 1])
     wait_for(all_read)
-    assert [reading.future.result() is not None for reading in reads()] == [True, False]
+    assert [bool(file.data) for file in reads()] == [True, False]
 
 
 def test_the_trainer_opens_no_file_twice(root: Path, far: None, advised: list[str]) -> None:
@@ -537,7 +536,6 @@ def test_all_datasets_of_a_process_share_threads_and_room(
     root: Path, announced: list[Announced], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(path.stat().st_size for path in root.glob("*/*"))
-    monkeypatch.setattr(early_files, "_ROOM", size)
     monkeypatch.setattr(early_files, "MOST", 6 * size)
     whole: Any = images.fuse(
         torch.utils.data.ConcatDataset([images.ImageFolder(root, images.evaluation(16)) for _ in "abc"])
@@ -604,7 +602,7 @@ def test_a_sample_waits_for_no_other_file_and_a_handler_may_limit_how_long_it_wa
     folder = images.ImageFolder(root, images.evaluation(16))
     slow.append(folder.samples[0][0])
     folder.__prefetch__([1, 0, 2])
-    wait_for(lambda: bool(reads()[1].future.running()))
+    wait_for(lambda: bool(reads()[1].done.running()))
     assert folder._early.source(folder.samples[2][0]) == folder.samples[2][0]
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     with pytest.raises(TimeoutError):
@@ -627,9 +625,7 @@ class WaitsForAThread(images.ImageFolder):
 
     def __getitem__(self, index: int) -> Any:
         if index == 16:
-            wait_for(
-                lambda: any(reading.path == self.samples[16][0] and reading.future.running() for reading in reads())
-            )
+            wait_for(lambda: any(file.path == self.samples[16][0] and file.done.running() for file in reads()))
         return super().__getitem__(index)
 
 

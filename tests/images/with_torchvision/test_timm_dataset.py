@@ -86,6 +86,6 @@ def test_files_are_read_early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(early_files, "announced_batch", lambda: weakref.ref(batch))
     fused = images.fuse(dataset)
     fused.__prefetch__(list(range(len(fused))))
-    assert len(early_files._readers()._reads) == len(fused)
+    assert len(early_files._readers()._files) == len(fused)
     assert_same(expected, outcome(fused))
-    assert not early_files._readers()._reads
+    assert not early_files._readers()._files
