@@ -21,10 +21,10 @@ from scripts import run_script
 import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.commands import line
-from shmloader.commands.doctor import command, machine, software, transport
+from shmloader.commands.doctor import command, machine, software
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of
-from shmloader.system import cores, limits
+from shmloader.system import cores, file_systems, limits
 from shmloader.trainer import iterator
 
 MiB = 1 << 20
@@ -142,9 +142,11 @@ def test_ranks(ranks_text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> 
 def mount(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A /dev/shm of this size, with so much free."""
 
-    def disk(size: int, free: int, flags: int = 0, mounts: str = "tmpfs /dev/shm tmpfs rw 0 0") -> None:
-        (tmp_path / "mounts").write_text(f"{mounts}\ndisk / ext4 rw 0 0\n".lstrip())
-        monkeypatch.setattr(machine, "MOUNTS", tmp_path / "mounts")
+    def disk(size: int, free: int, flags: int = 0, kind: str = "tmpfs") -> None:
+        device = os.stat("/dev/shm").st_dev
+        line = f"32 22 {os.major(device)}:{os.minor(device)} / /dev/shm rw,nosuid - {kind} none rw"
+        (tmp_path / "mountinfo").write_text(f"22 1 999:1 / / rw,relatime - ext4 /dev/sda1 rw\n{line}\n")
+        monkeypatch.setattr(file_systems, "MOUNTS", str(tmp_path / "mountinfo"))
         figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, flags, 255))
         monkeypatch.setattr(os, "statvfs", lambda path: figures)
 
@@ -176,20 +178,18 @@ def test_shm_that_is_mounted_read_only(mount: Any) -> None:
     assert found.remedy == "mount -o remount,rw /dev/shm"
 
 
-@pytest.mark.parametrize(
-    ("mounts", "kind"),
-    [
-        ("tmpfs /dev/shm tmpfs rw 0 0\ndisk /dev/shm xfs rw 0 0", "xfs"),  # docker run -v /data:/dev/shm
-        ("", "ext4"),  # a folder of the root file system
-        ("none /dev tmpfs rw 0 0\nnone /dev/shm/x ext4 rw 0 0", None),
-        ("disk /dev/sh overlay rw 0 0\nnone /dev/shm tmpfs rw 0 0\nnone /d ext4 rw 0 0", None),
-    ],
-)
-def test_shm_that_is_on_a_disk(mounts: str, kind: str | None, mount: Any) -> None:
-    mount(64 * MiB, 64 * MiB, mounts=mounts)
+def test_shm_that_nobody_may_write_to(mount: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount(64 * MiB, 64 * MiB)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert machine.shm(SMALL).remedy == "chmod 1777 /dev/shm"
+
+
+@pytest.mark.parametrize(("kind", "is_memory"), [("tmpfs", True), ("ramfs", True), ("xfs", False), ("overlay", False)])
+def test_shm_that_is_on_a_disk(kind: str, is_memory: bool, mount: Any) -> None:
+    mount(64 * MiB, 64 * MiB, kind=kind)
     found = machine.shm(SMALL)
-    assert (found.level == "fine") is (kind is None)
-    if kind:
+    assert (found.level == "fine") is is_memory
+    if not is_memory:
         assert found.level == "attention" and found.state.endswith(f"and it is {kind}, no tmpfs")
         assert "-t tmpfs" in found.remedy and "SHMLOADER_RING_MEMORY=memfd" in found.remedy
 
@@ -215,29 +215,16 @@ def test_memory(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MemoryError" in found.meaning and "at most 2 slots a rank" in found.remedy and "container" in found.remedy
 
 
-def test_huge_pages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "SYSTEM", tmp_path)
-    monkeypatch.setattr(machine, "MOUNTS", tmp_path / "mounts")
-    assert "unknown" in machine.huge_pages(SMALL).state
-    write_files(
-        tmp_path / "kernel/mm/transparent_hugepage", shmem_enabled="always [within_size] advise never deny force"
-    )
-    (tmp_path / "mounts").write_text("tmpfs /dev/shm tmpfs rw 0 0\nother /dev/shm tmpfs rw,size=1k,huge=advise 0 0\n")
-    found = machine.huge_pages(SMALL)
-    assert found.state == "for memfds: within_size; for /dev/shm: huge=advise"
-    assert "rings in a memfd get huge pages" in found.meaning
-
-
 def test_numa(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "SYSTEM", tmp_path)
+    monkeypatch.setattr(machine, "CORES", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 9})
-    assert machine.numa(SMALL).state == "one node"
-    nodes = tmp_path / "devices/system/node"
-    write_files(nodes / "node0", cpulist="0-7")
-    write_files(nodes / "node1", cpulist="16-19,24")
-    assert machine.numa(SMALL).level == "fine" and machine.numa(SMALL).state.endswith("runs on node 0")
-    write_files(nodes / "node1", cpulist="8-15")
-    assert machine.numa(SMALL).level == "note" and "numactl" in machine.numa(SMALL).remedy
+    assert machine.numa(SMALL) == Finding("fine", "one node")
+    for core, node in {1: "node2", 2: "node0", 3: "node0"}.items():
+        (tmp_path / f"cpu{core}" / node).mkdir(parents=True)
+    assert machine.numa(SMALL).level == "fine" and machine.numa(SMALL).state.endswith("on node 0")
+    (tmp_path / "cpu9" / "node1").mkdir(parents=True)
+    found = machine.numa(SMALL)
+    assert found.level == "note" and found.state.endswith("on node 0 and 1") and "numactl" in found.remedy
 
 
 # ------------------------------------------------------------------------------------------------------------- bounds
@@ -266,6 +253,8 @@ def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.files(wanted(workers=8)).level == "fine"  # 2 * 29 + 64
     found = machine.files(wanted(workers=40))  # 2 * 125 + 64
     assert found.level == "attention" and "some 314" in found.meaning and "ulimit -n 4096" in found.remedy
+    found = machine.files(wanted(workers=2000))  # more than this user may set it to
+    assert "ulimit -n 12074" in found.remedy and "nofile=12074" in found.remedy and "limit is 4096" in found.remedy
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     assert machine.files(wanted(workers=4000)).state == "unlimited open files"
 
@@ -280,7 +269,8 @@ def test_processes(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "12 processes" in found.meaning and "--pids-limit" in found.remedy
     write_files(groups, pids__max="max")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(machine, "_tasks_of_this_user", lambda: 95)
+    monkeypatch.setattr(machine, "processes_of", lambda user: range(19))
+    monkeypatch.setattr(machine, "status_of", lambda pid, name: "5")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
     assert machine.processes(wanted(workers=10)).level == "attention"
 
@@ -290,6 +280,22 @@ def test_a_ring_that_can_be_made_and_one_that_cannot() -> None:
     assert found.level == "fine" and found.state.startswith("5 slots of up to ")
     found = machine.addresses(wanted(workers=1 << 16))
     assert found.level == "attention" and "at most 65535" in found.meaning
+
+
+def test_a_limit_on_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 3 * MiB  # and the ring has four slots
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
+    found = machine.addresses(SMALL)
+    assert found.level == "attention" and "3.0 MiB (ulimit -v)" in found.meaning and "ulimit -v" in found.remedy
+
+
+def test_a_kernel_that_makes_no_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*value: Any) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "memfd_create", refuses)
+    found = machine.addresses(SMALL)
+    assert found.level == "note" and "MemoryError" in found.meaning and "memfd_create is refused" in found.remedy
 
 
 # ---------------------------------------------------------------------------------------------------------- software
@@ -309,18 +315,6 @@ def test_a_torch_that_does_not_ride(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_platform_without_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert [what for what, _ in command.examine(SMALL)] == ["torch"]
-
-
-def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*value: Any) -> int:
-        raise OSError(errno.ENOSYS, "no")
-
-    monkeypatch.setattr(os, "pidfd_open", refuses)
-    monkeypatch.setattr(os, "memfd_create", refuses)
-    monkeypatch.setattr(software, "SHM_MOUNT", "/proc")
-    found = software.kernel(SMALL)
-    assert found.level == "note"
-    assert all(word in found.meaning for word in ("O_TMPFILE", "pidfd_open", "memfd_create"))
 
 
 def test_start_methods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,13 +373,13 @@ def test_page_locking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "SECONDS", 0.2)
-    found = transport.transport(SMALL)
+    monkeypatch.setattr(machine, "SECONDS", 0.2)
+    found = machine.transport(SMALL)
     assert "batches/s of 1.0 MiB" in found.state and "GB/s" in found.state
-    monkeypatch.setattr(transport, "SLOW", 1e9)
-    assert transport.transport(SMALL).level == "attention"
-    monkeypatch.setattr(transport, "_through_a_ring", lambda *arguments: 1 / 0)
-    assert transport.transport(SMALL) == Finding("attention", "no batch comes through a ring", "division by zero")
+    monkeypatch.setattr(machine, "SLOW", 1e9)
+    assert machine.transport(SMALL).level == "attention"
+    monkeypatch.setattr(machine, "_through_a_ring", lambda *arguments: 1 / 0)
+    assert machine.transport(SMALL) == Finding("attention", "no batch comes through a ring", "division by zero")
 
 
 # ---------------------------------------------------------------------------------------------------- the whole of it
@@ -451,7 +445,7 @@ CONTAINER = """
 import os, pathlib, sys
 from conftest import mount_small_shm
 from shmloader.commands import line
-from shmloader.commands.doctor import transport
+from shmloader.commands.doctor import machine
 from shmloader.system import control_groups
 mount_small_shm("64m")
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
@@ -460,7 +454,7 @@ groups = pathlib.Path(sys.argv[1])  # this user may make none
 (groups / "memory.max").write_text(f"{400 << 20}\\n")
 (groups / "memory.current").write_text(f"{200 << 20}\\n")
 control_groups.CGROUPS, control_groups.MEMBERSHIP = groups, groups / "membership"
-transport.SECONDS = 0.2
+machine.SECONDS = 0.2
 status = line.main(["doctor", "--workers", "8", "--json"])
 print(os.listdir("/dev/shm"), file=sys.stderr)
 sys.exit(status)

@@ -36,8 +36,8 @@ def add_to(commands: Any) -> None:
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, size = parser.add_argument, "size of a batch, such as 38535168 or 36.75M"
-    size = f"{size} (default: 36.75M, 256 pictures of 3x224x224 bytes)"
+    add = parser.add_argument
+    size = "size of a batch, such as 38535168 or 36.75M (default: 36.75M, 256 pictures of 3x224x224 bytes)"
     add("--batch-bytes", type=bytes_of, default=USUAL_BATCH, metavar="SIZE", help=size)
     add("--workers", type=positive, metavar="N", help="num_workers (default: as many as a rank has cores)")
     add("--prefetch-factor", type=positive, default=2, metavar="N", help="(default: 2)")
@@ -83,24 +83,17 @@ def examine(wanted: Wanted) -> Iterator[tuple[str, Finding]]:
     yield "torch", software.torch_and_the_ring(wanted)
     if sys.platform != "linux" or sys.maxsize < 2**32:  # the other checks need the core, which is not built there
         return
-    from shmloader.commands.doctor import machine, transport
+    from shmloader.commands.doctor import machine
 
-    checks = {
-        "/dev/shm": machine.shm,
-        "memory": machine.memory,
-        "cores": machine.enough_cores,
-        "ring": machine.addresses,
-        "files": machine.files,
-        "processes": machine.processes,
-        "start method": software.start_method,
-        "fork and threads": software.fork_beside_threads,
-        "kernel": software.kernel,
-        "huge pages": machine.huge_pages,
-        "NUMA": machine.numa,
-        "transport": transport.transport,  # before the device is used, because it forks
-        "accelerator": software.pinning,
-    }
-    if off_the_ring.why_not_here() is not None:
-        del checks["transport"]
-    for what, check in checks.items():
-        yield what, check(wanted)
+    yield "/dev/shm", machine.shm(wanted)
+    yield "memory", machine.memory(wanted)
+    yield "cores", machine.enough_cores(wanted)
+    yield "ring", machine.addresses(wanted)
+    yield "files", machine.files(wanted)
+    yield "processes", machine.processes(wanted)
+    yield "start method", software.start_method(wanted)
+    yield "fork and threads", software.fork_beside_threads(wanted)
+    yield "NUMA", machine.numa(wanted)
+    if off_the_ring.why_not_here() is None:
+        yield "transport", machine.transport(wanted)  # before the device is used, because it forks
+    yield "accelerator", software.pinning(wanted)

@@ -1,15 +1,12 @@
-"""Checks torch, its accelerator and the kernel, the start method, and libraries that break in forked workers."""
+"""Checks torch and its accelerator, the start method, and libraries that break in forked workers."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import mmap
 import multiprocessing
-import os
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,49 +16,21 @@ from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.device import accelerator
 from shmloader.private import of_torch
 
-SHM_MOUNT = "/dev/shm"
 DRIVER = Path("/proc/driver/nvidia/version")
 LOCKED = 1 << 20  # bytes that are page-locked as a test
 
 
 def torch_and_the_ring(wanted: Wanted) -> Finding:
     """Whether loaders can ride the ring with this torch, on this platform."""
-    state = f"torch {torch.__version__}, Python {platform.python_version()}"
+    state = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
     if why := off_the_ring.why_not_here():
-        meaning = (
-            f"{why.partition(';')[0]}. Loaders load as torch's do; options that only the ring can honour are refused"
-        )
+        why = why.partition(";")[0]
+        meaning = f"{why}. Loaders load as torch's do; options that only the ring can honour are refused"
         remedy = "install a torch that shmloader was tested with, or a newer shmloader"
         remedy = remedy if sys.platform == "linux" else "run on 64-bit Linux"
         return Finding("attention", f"{state}: no loader rides the ring", meaning, remedy)
-    if lost := of_torch.what_is_lost():
-        return Finding(
-            "note", f"{state}: loaders ride the ring", "; ".join(lost), "a newer shmloader may know this torch"
-        )
-    return Finding("fine", f"{state}: loaders ride the ring")
-
-
-def kernel(wanted: Wanted) -> Finding:
-    """Features of the kernel that the ring prefers, and can do without."""
-    openers: dict[str, Callable[[], int]] = {
-        f"{SHM_MOUNT} has no nameless files (O_TMPFILE), so a run that is killed while it makes a ring may leave an "
-        "empty file there": lambda: os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR, 0o600),
-        "there is no pidfd_open, so the end of a worker is seen through a pipe, which its children may hold open": (
-            lambda: os.pidfd_open(os.getpid())
-        ),
-        f"memfd_create is refused, so rings lie in {SHM_MOUNT} alone, and a batch for which it has no room is a "
-        "MemoryError": lambda: os.memfd_create("shmloader_doctor", os.MFD_CLOEXEC),
-    }
-    lacks = []
-    for lack, opened in openers.items():
-        try:
-            os.close(opened())
-        except OSError:
-            lacks.append(lack)
-    state = f"{platform.system()} {platform.release()}"
-    if lacks:
-        return Finding("note", state, "; ".join(lacks), "a newer kernel, or another sandbox, has it")
-    return Finding("fine", state)
+    lost, remedy = "; ".join(of_torch.what_is_lost()), "a newer shmloader may know this torch"
+    return Finding("note" if lost else "fine", f"{state}: loaders ride the ring", lost, remedy if lost else "")
 
 
 def start_method(wanted: Wanted) -> Finding:
@@ -69,13 +38,9 @@ def start_method(wanted: Wanted) -> Finding:
     method = multiprocessing.get_context().get_start_method()
     if method == "fork":
         return Finding("fine", "fork: workers start in milliseconds and share what the trainer has")
-    return Finding(
-        "note",
-        method,
-        "each worker imports torch and your script, which takes seconds, and unpickles the dataset",
-        "persistent_workers=True does that once; multiprocessing_context='fork' avoids it, if the trainer has no "
-        "threads that hold locks when workers start",
-    )
+    meaning = "each worker imports torch and your script, which takes seconds, and unpickles the dataset"
+    remedy = "persistent_workers=True does that once; multiprocessing_context='fork' avoids it, if the trainer has no "
+    return Finding("note", method, meaning, remedy + "threads that hold locks when workers start")
 
 
 def fork_beside_threads(wanted: Wanted) -> Finding:
@@ -96,25 +61,22 @@ def pinning(wanted: Wanted) -> Finding:
     """Whether torch sees this machine's device, and whether batches go there from page-locked slots."""
     kind, driver = accelerator.kind(), _driver()
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "no accelerator"
-    if kind is None and driver and not torch.version.cuda:
-        state = f"NVIDIA's driver {driver}, and a torch for {built}"
-        return Finding("attention", state, "this torch does not use the GPU", "install torch's CUDA build")
-    if kind is None and not (torch.version.cuda or torch.version.hip):
-        return Finding("fine", f"none, and torch is built for {built}", "pin_memory does nothing here")
-    if kind is None:
-        state = f"torch is built for {built}, and finds no device"
-        if not driver:
-            return Finding("note", state, "batches stay on the CPU")
-        meaning = (
-            f"NVIDIA's driver is {driver}, and may be too old for this torch, or the container was not given a device"
-        )
-        remedy = "docker run --gpus all; look at CUDA_VISIBLE_DEVICES and nvidia-smi"
-        return Finding("attention", state, meaning, remedy)
-    state = f"{accelerator.count()} x {kind}" + (f", driver {driver}" if driver else "")
-    if why := _refused():
+    if kind is not None:
+        state = f"{accelerator.count()} x {kind}" + (f", driver {driver}" if driver else "")
+        if not (why := _refused()):
+            return Finding("fine", f"{state}; rings can be page-locked")
         meaning = "with pin_memory=True or device=, a thread copies batches into page-locked memory, as in torch"
         return Finding("note", f"{state}; a ring cannot be page-locked: {why}", meaning)
-    return Finding("fine", f"{state}; rings can be page-locked")
+    if driver and not torch.version.cuda:
+        state = f"NVIDIA's driver {driver}, and a torch for {built}"
+        return Finding("attention", state, "this torch does not use the GPU", "install torch's CUDA build")
+    state = f"torch is built for {built}, and finds no device"
+    if driver:
+        meaning = f"NVIDIA's driver {driver} may be too old for this torch, or the container was not given a device"
+        remedy = "docker run --gpus all; look at CUDA_VISIBLE_DEVICES and nvidia-smi"
+        return Finding("attention", state, meaning, remedy)
+    is_built = torch.version.cuda or torch.version.hip
+    return Finding("note" if is_built else "fine", state, "batches stay on the CPU, and pin_memory does nothing")
 
 
 def _driver() -> str:
@@ -128,17 +90,11 @@ def _driver() -> str:
 def _refused() -> str:
     """Why shared memory cannot be page-locked here; empty if it can."""
     try:
-        found = accelerator.find()
-        if found is None:
+        if (found := accelerator.find()) is None:
             return "torch names no device"
-        if not found.registers:
-            return found.register(0, 0)
-        with mmap.mmap(-1, LOCKED) as pages:
-            word = ctypes.c_char.from_buffer(pages)
-            address = ctypes.addressof(word)
-            del word  # otherwise the pages cannot be unmapped
-            if not (why := found.register(address, LOCKED)):
-                found.unregister(address)
-            return why
+        pages = torch.frombuffer(mmap.mmap(-1, LOCKED), dtype=torch.uint8)  # unmapped when nobody has them
+        if not (why := found.register(pages.data_ptr(), LOCKED)):
+            found.unregister(pages.data_ptr())
+        return why
     except RuntimeError as error:  # the device is broken, or another process uses it exclusively
         return str(error).splitlines()[0]
