@@ -28,9 +28,9 @@ from functools import partial
 from io import FileIO
 from typing import Any
 
-from shmloader.images.file_systems import is_local
 from shmloader.storage.remote import OfThisProcess
 from shmloader.storage.threads import Threads
+from shmloader.system.file_systems import is_local
 from shmloader.worker.look_ahead import Announced, announced_batch, may_serve
 
 MOST = 64 << 20  # bytes that the threads of a process have read, and the decoder has not taken

@@ -23,8 +23,9 @@ from PIL import UnidentifiedImageError
 
 import shmloader
 from shmloader import images
-from shmloader.images import early_files, file_systems
+from shmloader.images import early_files
 from shmloader.storage.remote import OfThisProcess
+from shmloader.system import file_systems
 from shmloader.worker.look_ahead import Announced, prefetch_of
 from tests.images import torchvision_stand_ins as tv
 from tests.images.kept_pictures import own_memory  # noqa: F401
