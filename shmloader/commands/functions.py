@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import sys
 from typing import Any
 
@@ -15,14 +15,10 @@ def function_of(name: str) -> Any:
         ValueError: The name has no colon, or names something that cannot be called.
         ImportError, AttributeError: There is no such module or function.
     """
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
+    if not all(name.partition(":")):
         raise ValueError(f"{name!r} names no function. Write MODULE:FUNCTION, such as train:make_dataset.")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script has its own folder there
-    found = importlib.import_module(module)
-    for part in function.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{name!r} cannot be called. It is {found!r}. Name a function that returns the dataset.")
+    if not callable(found := pkgutil.resolve_name(name)):
+        raise ValueError(f"{name!r} cannot be called. It is {found!r}. Name a function that returns what is wanted.")
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import signal
 import sys
 import traceback
 from typing import Any
 
+from shmloader.commands.functions import function_of
 from shmloader.commands.numbers import positive
 
 PATIENCE = 10.0  # seconds
@@ -54,7 +54,11 @@ def run(given: argparse.Namespace) -> int:
     from shmloader.readers.servable import check_servable
     from shmloader.readers.server import serve
 
-    loader = _made(given.loader)
+    try:
+        make = function_of(given.loader)
+    except ValueError as error:
+        raise SystemExit(f"shmloader serve: {error}") from None
+    loader = make()
     # A signal ends this process without a handler.  That is safe: nothing that it owns has a name, its workers follow
     # it, and readers notice that it is gone.  A Python handler would run only after the next batch, which never comes
     # while nobody reads.
@@ -87,14 +91,6 @@ def _patience(text: str) -> float:
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds, or inf.")
     return seconds
-
-
-def _made(named: str) -> Any:
-    module, _, function = named.partition(":")
-    if not module or not function:
-        raise SystemExit(f"shmloader serve: {named!r} names no function. Write MODULE:FUNCTION, such as data:loader.")
-    sys.path.insert(0, os.getcwd())
-    return getattr(importlib.import_module(module), function)()
 
 
 def _load(loader: Any, file: str) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import shmloader
-from shmloader.commands.tuning.search import Sample, Search
+from shmloader.commands.tuning.measure import Sample
+from shmloader.commands.tuning.search import Search
 
 DATASET = TensorDataset(torch.arange(64))
 
@@ -53,7 +54,7 @@ def test_a_dataset_that_fails_later_is_named():
 
     def measure(setting, seconds):
         measured.append(setting)
-        return Sample(1.0, 1.0, 10) if len(measured) == 1 else Sample(math.inf, 0.0, 0, "sample 7 cannot be read")
+        return Sample(1.0, 1.0, 10) if len(measured) == 1 else Sample(0.0, 0.0, 0, "sample 7 cannot be read")
 
     with pytest.raises(RuntimeError, match="failed while it was measured: sample 7 cannot be read"):
         search(measure, lambda setting: 1).run()

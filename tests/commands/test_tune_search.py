@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from shmloader.commands.tuning.search import GAIN, Row, Sample, Search, Setting
+from shmloader.commands.tuning.measure import Sample, Setting
+from shmloader.commands.tuning.search import GAIN, Row, Search
+
+UNSTOLEN = {"schedule": "round_robin"}
 
 
 class Model:
@@ -24,8 +27,8 @@ class Model:
         self.measured.append(setting)
         took = self.batch_s(setting)
         if took == float("inf"):
-            return Sample(took, 0.0, 0, "MemoryError: no")
-        return Sample(max(took, self.step_s), max(0.0, 1 - self.step_s / max(took, self.step_s)), 100)
+            return Sample(failure="MemoryError: no")
+        return Sample(1 / max(took, self.step_s), max(0.0, 1 - self.step_s / max(took, self.step_s)), 100)
 
     def search(
         self, most: int, weigh: Any = lambda setting: 1, budget: int = 1 << 40, seconds: float = 60.0, **space: Any
@@ -59,7 +62,7 @@ def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
         return (0.5 if setting.schedule == "steal" else 1.0) / min(setting.num_workers, 8)
 
     assert Model(batch_s).search(64).run().setting == Setting(8, schedule="steal")
-    assert Model(batch_s).search(64, steals=False).run().setting == Setting(8)
+    assert Model(batch_s).search(64, fixed=UNSTOLEN).run().setting == Setting(8)
     assert Model(batch_s, step_s=0.0625).search(64).run().setting == Setting(8, schedule="steal")
 
 
@@ -136,7 +139,7 @@ def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
 
 def test_contenders_are_measured_again_in_turns() -> None:
     model = Model(lambda setting: 1 / min(setting.num_workers, 4))
-    search = model.search(16, steals=False)
+    search = model.search(16, fixed=UNSTOLEN)
     search.run()
     last = model.measured[-4:]
     assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
@@ -163,10 +166,10 @@ def test_measurements_that_differ_tell_less_apart() -> None:
     for workers, each in {4: 1.045, 8: 1.0}.items():
         search.rows[Setting(workers)] = Row(Setting(workers), 1)
         for _ in range(5):
-            search.rows[Setting(workers)].add(Sample(each, 0.0, 9))
+            search.rows[Setting(workers)].add(Sample(1 / each, 0.0, 9))
     assert search.pick().setting == Setting(8)
     for each in (0.9, 1.1):
-        search.rows[Setting(8)].add(Sample(each, 0.0, 9))
+        search.rows[Setting(8)].add(Sample(1 / each, 0.0, 9))
     assert search.pick().setting == Setting(4), "20 % apart, so their median is sure to 5 %"
 
 

@@ -18,8 +18,7 @@ import torch.utils.data
 from conftest import BOTH, Augmented, assert_same, iterate
 
 import shmloader
-from shmloader.commands.tuning.measure import options_of
-from shmloader.commands.tuning.search import VARIED
+from shmloader.commands.tuning.measure import Setting, options_of
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 from shmloader.options import DEFAULTS, Options
 from shmloader.system import user_line
@@ -185,7 +184,7 @@ def test_copies_have_it(name: str) -> None:
 def test_whoever_rebuilds_a_loader_from_its_attributes_finds_it(name: str) -> None:
     made = loader(name)
     assert vars(made)[name] == getattr(made.options, name) == VALUES[name][0]
-    assert name in VARIED or options_of(made)[name] == VALUES[name][0]
+    assert name in Setting._fields or options_of(made)[name] == VALUES[name][0]
 
 
 @each

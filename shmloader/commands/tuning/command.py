@@ -11,7 +11,7 @@ from typing import Any
 from shmloader.commands.functions import function_of
 from shmloader.commands.numbers import bytes_of, positive, seconds_of, some_seconds_of
 from shmloader.commands.show import show
-from shmloader.commands.tuning.tune import MOST_WORKERS, tune
+from shmloader.commands.tuning.tune import PICK, tune
 
 EXIT = """example:
   shmloader tune train:make_dataset --batch-size 64 --step-s 0.05
@@ -32,19 +32,15 @@ def add_to(commands: Any) -> None:
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    name, size, count, seconds = "MODULE:FUNCTION", "SIZE", "N", "S"
-    add, step = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    name, add, step = "MODULE:FUNCTION", parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("make", metavar=name, help="function without arguments that returns a dataset or a DataLoader")
-    step("--step-s", type=seconds_of, metavar=seconds, help="seconds of a training step (default: 0)")
+    step("--step-s", type=seconds_of, metavar="S", help="seconds of a training step (default: 0)")
     step("--consumer", metavar=name, help="function that is called with each batch instead")
-    add("--batch-size", type=positive, metavar=count, help="(default: the loader's, or 1)")
-    add(
-        "--seconds", type=some_seconds_of, default=60.0, metavar=seconds, help="time for all measurements (default: 60)"
-    )
-    memory = "memory for all ranks, such as 8G (default: 80 %% of what is free)"
-    add("--memory-bytes", type=bytes_of, metavar=size, help=memory)
-    add("--ranks", type=positive, metavar=count, help="loaders on this machine (default: LOCAL_WORLD_SIZE, or 1)")
-    add("--most-workers", type=positive, metavar=count, help=f"(default: {MOST_WORKERS})")
+    add("--batch-size", type=positive, metavar="N", help="(default: the loader's, or 1)")
+    add("--seconds", type=some_seconds_of, metavar="S", help="time for all measurements (default: 60)")
+    add("--memory-bytes", type=bytes_of, metavar="SIZE", help="memory for all ranks (default: 80 %% of what is free)")
+    add("--ranks", type=positive, metavar="N", help="loaders on this machine (default: LOCAL_WORLD_SIZE, or 1)")
+    add("--most-workers", type=positive, metavar="N", help="(default: 64)")
     methods = ("fork", "spawn", "forkserver")
     add("--start-method", choices=methods, dest="multiprocessing_context", help="(default: Python's)")
     add("--json", action="store_true", help="print one JSON object")
@@ -72,8 +68,6 @@ def run(given: argparse.Namespace) -> int:
     except Exception as error:  # of a worker: its text has the traceback
         print(f"shmloader tune: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    from shmloader.commands.tuning.result import PICK  # here, because it needs the core, which some platforms lack
-
     for line in [json.dumps(found.to_dict(), indent=1)] if given.json else str(found).splitlines():
         show(line, "green" if line.endswith(PICK) else "", len(line))
     return 0
