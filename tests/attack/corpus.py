@@ -145,6 +145,12 @@ CORPUS: dict[str, Program] = {
         )
         for kind in ("rows of epoch", "rows whose epoch counts", "rows whose epoch seeds")
     },
+    "set_epoch in two workers that persist: rows whose epoch draws": _of(
+        Data("rows whose epoch draws", 12),
+        _numbered("rows whose epoch draws"),
+        num_workers=2,
+        persistent_workers=True,
+    ),
     **{
         f"a sampler {order}, {schedule}": _of(
             Data("rows of epoch", 12), (BEGIN, REST, BEGIN, REST), order, num_workers=2, schedule=schedule
@@ -203,7 +209,20 @@ CORPUS |= {
         ("views", "as_list"),
         ("tensor", "with_views"),
         ("pair", "with_views"),
+        ("labelled", "with_views"),
         ("nested", "annotated_views"),
     )
+}
+CORPUS |= {
+    f"tensors share memory in copies: {form}, {collate}": replace(
+        _of(Data(form=form), (BEGIN, REST), num_workers=2, spare_slots=0), collate=collate
+    )
+    for form, collate in (("views", "as_list"), ("dict", "with_views"))
+}
+CORPUS |= {
+    f"batches of another structure, or of other tensors: {form}, {collate}": replace(
+        _of(Data(form=form, length=24), (BEGIN, REST), num_workers=2), collate=collate
+    )
+    for form, collate in (("number", "by_name"), ("dict", "by_name"), ("labelled", "mixed"), ("two large", "mixed"))
 }
 CORPUS["labels are kept"] = _of(Data(form="labelled", length=24), (BEGIN, REST), num_workers=2)

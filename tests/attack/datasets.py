@@ -9,6 +9,7 @@ import mmap
 import os
 import random
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,6 +44,7 @@ FORMS: dict[str, Callable[[int], Any]] = {
     "views": views,
     "labelled": lambda i: (torch.full((8000,), i % 100, dtype=torch.uint8), i),  # too few for threads of torch
     "large": lambda i: torch.full((20_000,), i % 100, dtype=torch.uint8),
+    "two large": lambda i: [torch.full((size,), i % 100, dtype=torch.uint8) for size in (6000, 5000)],
     "growing": lambda i: torch.full((1 << min(i, 17),), i % 100, dtype=torch.uint8),  # one size a batch of one
     "ragged": lambda i: torch.full((i % 4 + 1,), i),
 }
@@ -275,6 +277,28 @@ class RowsWhoseEpochSeeds(Rows):
         torch.manual_seed(epoch)
 
 
+class RowsWhoseEpochDraws(Rows):
+    """A map-style dataset that draws in set_epoch() in a worker, and raises where workers have drawn unlike numbers."""
+
+    drawn: tuple[int, bytes] | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.board = mmap.mmap(-1, 8 * 8)  # for each epoch's number, what the first worker has drawn
+
+    def set_epoch(self, epoch: int) -> None:
+        if get_worker_info() is not None:
+            drawn = random.random() + float(numpy.random.rand()) + torch.rand(()).item()
+            self.drawn = 8 * epoch, struct.pack("d", drawn)
+            if self.board[8 * epoch : 8 * epoch + 8] == bytes(8):
+                self.board[8 * epoch : 8 * epoch + 8] = self.drawn[1]
+
+    def __getitem__(self, i: int) -> Any:
+        if self.drawn is not None and self.board[self.drawn[0] : self.drawn[0] + 8] != self.drawn[1]:
+            raise LookupError("workers have drawn unlike numbers in set_epoch()")
+        return self.sample(i)
+
+
 class RowsWithEpochsAttribute(Rows):
     """A map-style dataset with an attribute that the user sets after set_epoch(), which resets it."""
 
@@ -419,6 +443,7 @@ OF_EPOCH: dict[str, type] = {
     "rows whose epoch counts": RowsWhoseEpochCounts,
     "rows whose epoch shuffles": RowsWhoseEpochShuffles,
     "rows whose epoch seeds": RowsWhoseEpochSeeds,
+    "rows whose epoch draws": RowsWhoseEpochDraws,
     "rows with an epoch's attribute": RowsWithEpochsAttribute,
     "stream whose epoch counts": StreamWhoseEpochCounts,
 }
@@ -467,6 +492,7 @@ def with_views(samples: list[Any]) -> Any:
     batch = default_collate(samples)
     found = [tensor for tensor in tensors_of(batch) if tensor.dim()]
     return {
+        "few": [tensor.reshape(-1)[:2] for tensor in found],  # small beside a large batch: NOTE [ Small leaves ]
         "whole": batch,
         "views": [view for tensor in found for view in (tensor[:1], tensor.expand(3, *tensor.shape))],
     }
@@ -476,7 +502,20 @@ def annotated_views(samples: list[Any]) -> Any:
     """The collated batch, its tensors once more, and annotations of a shape of their own, which also occur twice."""
     batch = default_collate(samples)
     marks = {f"{sample}": [{"box": [k] * (len(f"{sample}") % 4)}] * (k % 3) for k, sample in enumerate(samples)}
-    return {"whole": batch, "views": [*tensors_of(batch)] * 2, "marks": marks, "of": (marks, {"in": [marks]})}
+    views = [*tensors_of(batch)] * 2
+    return {"whole": batch, "views": views, "marks": marks, "again": marks, "of": (marks, {"in": [marks]})}
+
+
+def by_name(samples: list[Any]) -> Any:
+    """Records with keys of their own and a tensor in each, so that each batch has another structure."""
+    return {f"{sample}": {"at": torch.tensor([k]), "of": sample} for k, sample in enumerate(samples)}
+
+
+def mixed(samples: list[Any]) -> Any:
+    """Other tensors than those that were collated.  Only the last of several is returned as it is."""
+    found = [*tensors_of(default_collate(samples))][::-1]
+    others = [each for tensor in found for each in (tensor.float(), tensor.flip(0))]
+    return {"others": others, "as it is": found[1:][-1:]}
 
 
 COLLATE: dict[str, Any] = {
@@ -485,4 +524,6 @@ COLLATE: dict[str, Any] = {
     "beside_object": beside_object,
     "with_views": with_views,
     "annotated_views": annotated_views,
+    "by_name": by_name,
+    "mixed": mixed,
 }

@@ -43,7 +43,7 @@ def _program(drawn: random.Random) -> Program:
         drawn.randrange(max(length, 1)),
     )
     order = Order("in order" if stream else _some(drawn, 0.8, [*ORDERS], "in order"), drawn.randrange(max(length, 1)))
-    collate = _some(drawn, 0.15, [*COLLATE], "")
+    collate = _some(drawn, 0.4 if "large" in data.form or data.form == "labelled" else 0.15, [*COLLATE], "")
     collate = "as_list" if data.form in NEED_COLLATE else collate
     batch_size = _some(drawn, 0.1, [None], drawn.choice([1, 2, 2, 3, 4]))
     if order.kind in ONE_BY_ONE:

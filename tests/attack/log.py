@@ -42,6 +42,25 @@ def plain(value: Any) -> Any:
     return (type(value).__name__, repr(value))
 
 
+def met_again(batch: Any) -> list[tuple[int, int]]:
+    """Which lists, dicts, tensors and arrays of a batch are one object: where that is met first, and where again."""
+    places: dict[int, int] = {}
+    found: list[tuple[int, int]] = []
+    left = [batch]
+    while left:
+        value = left.pop()
+        if isinstance(value, (list, dict, torch.Tensor, numpy.ndarray)):
+            place = len(places) + len(found)
+            if (first := places.setdefault(id(value), place)) != place:
+                found.append((first, place))
+                continue
+        if type(value).__name__ == "Batch":
+            left.append(value.samples)
+        elif isinstance(value, (list, tuple, Mapping)):
+            left += value.values() if isinstance(value, Mapping) else value
+    return found
+
+
 def write(value: Any) -> None:
     """Write into tensors that have views beside them, which may show it."""
     if isinstance(value, dict) and "views" in value:
@@ -145,9 +164,10 @@ class Log:
                 self.raised(error, "next()")
                 continue
             self.handed += 1
-            seen = plain(batch)
+            seen, again = plain(batch), met_again(batch)
             write(batch)
-            self.add("batch", seen, plain(batch)) if plain(batch) != seen else self.add("batch", seen)
+            written = plain(batch)
+            self.add("batch", seen, *([written] if written != seen else []), *([again] if again else []))
             self.kept.append((batch, plain(batch)))
             if (label := label_of(batch)) is not None:
                 self.labels.append((label, plain(label)))

@@ -174,10 +174,16 @@ def _epochs(program: Program) -> str | None:
         return None
     if data.noise or data.habit or program.loader or program.does("hook", "resume") or get("on_bad_sample"):
         return "the twin has no workers"
-    if get("persistent_workers") and data.kind not in ("rows of epoch", "rows whose epoch counts"):
+    followed = ("rows of epoch", "rows whose epoch counts", "rows whose epoch draws")
+    if get("persistent_workers") and data.kind not in followed:
         return "torch's workers that persist do not learn the epoch"
     if get("persistent_workers") and program.order.kind in (*DRAWS, "raising", "odd batches"):
         return "the twin has no workers, and draws a base seed for each epoch"
+    if data.kind == "rows whose epoch draws" and get("persistent_workers"):
+        pairs = itertools.pairwise(sets)
+        begun = {set_.count for set_, do in pairs if (set_.verb, do.verb) == ("set epoch", "begin")}
+        if len(begun) < sum(do.verb == "begin" for do in sets):
+            return "a worker that makes nothing in an epoch draws in a later one of the same number, by that one's seed"
     if data.kind == "rows whose epoch counts" and get("persistent_workers"):
         if program.workers > 1:
             return "a worker that makes nothing in an epoch does not count it"

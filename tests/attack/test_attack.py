@@ -23,7 +23,7 @@ from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.protocols import wrapped_datasets
 from shmloader.resume import sampler_epochs, sampler_generators, sampler_states, samplers
 from shmloader.trainer.delivery import Delivery
-from shmloader.worker import fetch
+from shmloader.worker import fetch, numbered_copy, random_states
 from tests.attack import rules
 from tests.attack.corpus import CORPUS
 from tests.attack.draw import draw
@@ -129,6 +129,20 @@ def test_views_that_share_no_memory_are_found(form: str, collate: str) -> None:
     assert judged(program) is None
     found = judged(program, plant=deliver_tensors_apart)
     assert found is not None and "batch" in found.cause
+
+
+def deliver_containers_apart() -> None:
+    """As if each place had an object of its own; the tensors share their memory."""
+    read = Delivery.read
+    Delivery.read = lambda self: replaced(read(self), torch.Tensor.detach, lambda value: value)  # type: ignore[method-assign]
+
+
+def test_an_object_that_arrives_as_two_is_found() -> None:
+    program = replace(EPOCH.with_options(num_workers=2), data=Data(length=24), collate="annotated_views")
+    assert rules.why_not(program) is None
+    assert judged(program) is None
+    found = judged(program, plant=deliver_containers_apart)
+    assert found is not None and found.cause == "another batch"
 
 
 def leave_labels_in_the_slot() -> None:
@@ -296,9 +310,14 @@ def meet_errors_of_look_ups() -> None:
     samplers.attribute = sampler_epochs.attribute = wrapped_datasets.attribute = getattr  # type: ignore[attr-defined]
 
 
+def let_copies_draw_apart() -> None:
+    numbered_copy.seeded = lambda seed: random_states.untouched()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
+        ("set_epoch in two workers that persist: rows whose epoch draws", let_copies_draw_apart),
         ("a sampler that counts how often it is asked", ask_always),
         ("a sampler whose state fails", let_errors_end_the_epoch),
         ("a sampler, resumed in mid-epoch: stub", let_errors_end_the_epoch),
