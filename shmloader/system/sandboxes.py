@@ -3,7 +3,7 @@
 NOTE [ Sandboxes ]
 
 A sandbox filters system calls: a container's seccomp profile, a scheduler's, gVisor.  It answers a call that it does
-not allow, or does not know, by EPERM or ENOSYS.  torch's own loader makes few of the calls that we make, so it works
+not allow, or does not know, by EPERM, ENOSYS or EACCES (AppArmor, SELinux).  torch's own loader makes few of the calls that we make, so it works
 where ours are refused.  Ours works there, too:
 
     memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (anonymous_files.py).
@@ -32,7 +32,7 @@ __all__ = ["is_refusal", "refused"]
 
 def is_refusal(error: OSError) -> bool:
     """Whether a sandbox may have refused a system call, or the kernel is too old for it."""
-    return error.errno in (errno.EPERM, errno.ENOSYS)
+    return error.errno in (errno.EPERM, errno.ENOSYS, errno.EACCES)
 
 
 def refused(call: str, error: OSError) -> str:

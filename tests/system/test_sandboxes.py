@@ -86,8 +86,9 @@ def test_a_refused_system_call(call: str, error: str, method: str) -> None:
 
 @REFUSING
 @METHODS
-def test_all_of_them(method: str) -> None:
-    run(method, f"sandbox.refuse(errno.EPERM, *{CALLS})\nall_kinds()")
+@pytest.mark.parametrize("error", ["EPERM", "EACCES"])
+def test_all_of_them(error: str, method: str) -> None:
+    run(method, f"sandbox.refuse(errno.{error}, *{CALLS})\nall_kinds()")
 
 
 def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
