@@ -1,7 +1,8 @@
-"""How many batches a loader may have under way: as many as torch, but not more than the epoch has.
+"""How many batches a loader may have under way: as many as torch, but not more than the epoch has, and one.
 
 A ring has an entry and a slot for each.  With `prefetch_factor=100_000` and an epoch of a hundred batches, almost all
-of them would be made for nothing.
+of them would be made for nothing.  The one more has the loader ask for an index behind the last one in iter(), if torch
+would: a RandomSampler draws from the loader's generator there, which decides the next order.
 
 The length is only a bound.  If a sampler's `len()` is too small, or a later epoch of persistent workers is longer,
 fewer batches are under way than could be, and none is lost.
@@ -23,7 +24,7 @@ def most_under_way(loader: Any) -> int:
     """How many batches of a loader may be under way, at least one for each worker."""
     usual = operator.index(loader.num_workers * loader.prefetch_factor)  # torch takes no float
     batches = _batches_of(loader, asks=usual > MANY)
-    return usual if batches is None else min(usual, max(batches, int(loader.num_workers)))
+    return usual if batches is None else min(usual, max(batches + 1, int(loader.num_workers)))
 
 
 def _batches_of(loader: Any, asks: bool) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, Fresh, assert_same_outcome, label
+from conftest import BOTH, Augmented, Fresh, assert_same_outcome, label
 from torch.utils.data import (
     RandomSampler,
     WeightedRandomSampler,
@@ -124,3 +124,19 @@ def test_many_indices_in_a_batch() -> None:
     assert_same_outcome(
         Length, batch_sampler=[[1], list(range(100_000)), [str(k) for k in range(3)] and [1, 2]], num_workers=1
     )
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
+def test_an_epoch_that_was_begun_and_left(batches: int, persistent: bool) -> None:
+    """In iter(), a RandomSampler over the loader's generator draws once more at its end, if torch comes so far."""
+    drawn = []
+    for kind in BOTH:
+        generator = torch.Generator().manual_seed(3)
+        loader = kind(
+            range(4 * batches), 4, shuffle=True, generator=generator, num_workers=2, persistent_workers=persistent
+        )
+        begun = [iter(loader)]
+        drawn.append([batch.tolist() for batch in iter(loader)])
+        begun.clear()
+    assert drawn[0] == drawn[1]
