@@ -63,8 +63,7 @@ def _drawn_by_its_state(samplers: Samplers, outside: list[Any], state: State) ->
     assert state.global_generator is not None
     left: Iterator[Any]
     number = state.sampler_epoch
-    with drawing_from(state.global_generator, samplers.outer) as begin:
-        load_sampler(samplers, state)
+    with drawing_from(state.global_generator, samplers.outer, lambda: load_sampler(samplers, state)) as begin:
         for _ in range(2):
             begin()
             left = _in_batches(outside[1:], iter(samplers.keeper))

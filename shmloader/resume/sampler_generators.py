@@ -140,11 +140,19 @@ class AllGenerators:
 
 
 @contextmanager
-def drawing_from(text: str, sampler: Any) -> Iterator[Callable[[], None]]:
+def drawing_from(text: str, sampler: Any, load: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Inside the `with`, draw from the generators of such a text.  Then the global ones get their present states back.
 
-    The `with` gets a function, which sets all of them to the states of the text.  An own generator that this sampler
-    does not have is left out.  The sampler's own ones stay where the draws have left them.
+    A global one that the sampler restores from its own state stays where the draws have left it, as the sampler's own
+    ones do: the rest of the epoch is drawn from there.
+
+    Args:
+        text: What text() has returned.
+        sampler: The sampler.  A generator that it does not have is left out.
+        load: Gives the sampler its state.  It is called when the `with` begins.
+
+    Yields:
+        A function that sets all generators to the states of the text.
     """
     given: dict[str, Any] = json.loads(text)
     own = {(place, name): state for place, name, state in given.pop("own")}
@@ -155,11 +163,16 @@ def drawing_from(text: str, sampler: Any) -> Iterator[Callable[[], None]]:
             if (place, name) in own:
                 kind.set(each, from_text(own[place, name]))
 
-    now = _states_of_global()
+    former = _states_of_global()
     try:
+        load()
+        for name, state in _states_of_global().items():
+            # Both, because the generator may have been there before, by the user's seed.
+            if not is_same(former[name], state) or as_text(state) == given.get(name):
+                del former[name]
         yield begin
     finally:
-        _set_global(now)
+        _set_global(former)
 
 
 def _states_of_global() -> dict[str, Any]:

@@ -3,8 +3,8 @@
 NOTE [ Sandboxes ]
 
 A sandbox filters system calls: a container's seccomp profile, a scheduler's, gVisor.  It answers a call that it does
-not allow, or does not know, by EPERM, ENOSYS or EACCES (AppArmor, SELinux).  torch's own loader makes few of the calls that we make, so it works
-where ours are refused.  Ours works there, too:
+not allow, or does not know, by EPERM, ENOSYS or EACCES (AppArmor, SELinux).  torch's own loader makes few of the calls
+that we make, so it works where ours are refused.  Ours works there, too:
 
     memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (anonymous_files.py).
                         A ring lies in /dev/shm, and cannot move out of it (segment.py).

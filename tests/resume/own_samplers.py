@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import torch
-from resuming import Indices
+from resuming import Indices, global_states, set_global_states
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 import shmloader
@@ -139,6 +140,27 @@ class Buffer(Own):
         version, words, gauss = state["rng"]
         if self.rng is not random:
             self.rng.setstate((version, tuple(words), gauss))
+
+
+class KeepsGlobal(Own):
+    """Draws each index from a global generator, which its own state restores: the first, second or third of them."""
+
+    def __init__(self, which: int) -> None:
+        self.which, self.left = which, list(range(LENGTH))
+
+    def __iter__(self) -> Iterator[int]:
+        below: list[Any] = [random.randrange, numpy.random.randint, lambda limit: torch.randint(limit, ())]
+        while self.left:
+            yield self.left.pop(int(below[self.which](len(self.left))))
+        self.left = list(range(LENGTH))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": list(self.left), "generator": pickle.dumps(global_states()[self.which]).hex()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        states = list(global_states())
+        self.left, states[self.which] = list(state["left"]), pickle.loads(bytes.fromhex(state["generator"]))
+        set_global_states(tuple(states))
 
 
 # ---------------------------------------------------------------------------------------------- what they do at the end

@@ -17,6 +17,7 @@ from own_samplers import (
     OPTIONS,
     BeginsAgain,
     Cuts,
+    KeepsGlobal,
     Numbered,
     OfItsOwn,
     ReadsInIter,
@@ -92,6 +93,24 @@ def test_the_rest_and_the_next_epoch(kind: str, form: str) -> None:
     for at, place in enumerate(PLACES):
         check(kind, form, {"num_workers": 0}, place, asks=(at + len(form)) % 2 > 0)
     check(kind, form, {"device": "cpu", "on_device": copy.copy}, PLACES[2], False)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [1, 8])
+@pytest.mark.parametrize("which", range(3))
+def test_a_sampler_that_restores_a_global_generator(which: int, seed: int, workers: int) -> None:
+    """Its rest is drawn from there, wherever that generator was before: at another place, or where the epoch began."""
+    options = {"num_workers": workers}
+    seed_all(1)
+    with made(KeepsGlobal(which), "samples", **options) as first:
+        batches = iter(first)
+        numbers(batches, 3)
+        state = through_json(first.state_dict())
+        rest = numbers(batches)
+    seed_all(seed)
+    with made(KeepsGlobal(which), "samples", **options) as again:
+        again.load_state_dict(state)
+        assert numbers(iterate(again)) == rest
 
 
 def with_workers() -> list[Any]:
