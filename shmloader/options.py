@@ -106,7 +106,7 @@ def _is_on_bad_sample(value: Any) -> bool:
 
 _function_of_a_batch = _check(callable, "callable with a batch, or None")
 _place = _check(
-    lambda value: value == "place" or callable(value),
+    lambda value: callable(value) or value == "place",  # in this order: nothing compares a user's function
     "'place' (the dataset's __place__ says where a sample lies), a function of an index, or None",
 )
 _far_workers = _check(

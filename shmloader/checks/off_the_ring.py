@@ -115,7 +115,9 @@ def warn_or_refuse(loader: Any, why: str) -> None:
 def refuse(loader: Any, why: str) -> None:
     """Raise if a loader was given an option that only the ring can honour."""
     asked = Options.of(loader)
-    given = {name: value for name, unless in ONLY_ON_THE_RING.items() if (value := getattr(asked, name)) != unless}
+    values = {name: getattr(asked, name) for name in ONLY_ON_THE_RING}
+    # nothing compares a user's function
+    given = {name: value for name, value in values.items() if callable(value) or value != ONLY_ON_THE_RING[name]}
     if given:
         options = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise OptionOfTheRing(

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 from shmloader.checks.far_requirements import check_far_workers
 from shmloader.options import Options, UnsuitableOption
 from shmloader.private import of_torch, replaced
-from shmloader.protocols.places import BY_DATASET, storage_place
+from shmloader.protocols.places import storage_place
 from shmloader.protocols.row_wise import is_row_wise
 
 
@@ -39,7 +39,7 @@ def check_requirements(loader: Any, options: Options) -> None:
     for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
         if given is not None:
             _check_rows(loader, name)
-    if options.group_by == BY_DATASET and storage_place(loader.dataset) is None:
+    if isinstance(options.group_by, str) and storage_place(loader.dataset) is None:
         raise UnsuitableOption(
             f"group_by='place' asks the dataset where samples lie, but {type(loader.dataset).__name__} has no "
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "

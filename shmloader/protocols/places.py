@@ -18,8 +18,6 @@ from shmloader.protocols.attributes import attribute
 
 Place = Callable[[Any], Any]
 
-BY_DATASET = "place"  # the value of group_by that asks the dataset
-
 
 def storage_place(dataset: Any) -> Place | None:
     """The function that returns the place of an index of a dataset; None if the dataset has no `__place__`.
@@ -58,12 +56,12 @@ class Places:
     """Where the samples of a loader lie.
 
     Args:
-        group_by: The option: BY_DATASET, or a function of an index.
+        group_by: The option: "place", which asks the dataset, or a function of an index.
         dataset: The loader's.
     """
 
     def __init__(self, group_by: Any, dataset: Any) -> None:
-        by_dataset = group_by == BY_DATASET
+        by_dataset = isinstance(group_by, str)
         place = storage_place(dataset) if by_dataset else group_by
         assert place is not None  # requirements.py
         self._place: Place = place

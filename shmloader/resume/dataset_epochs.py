@@ -10,6 +10,7 @@ number that it has: NOTE [ Numbers of copies ] in worker/numbered_copy.py.
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import os
 import types
@@ -44,6 +45,8 @@ def _listen_to(kind: type) -> None:
     method = None if owner is None else vars(owner)["set_epoch"]
     if owner is None or not isinstance(method, types.FunctionType) or hasattr(method, "_listened_to"):
         return
+    if method.__code__.co_argcount < 2 and not method.__code__.co_flags & inspect.CO_VARARGS:
+        return  # copies cannot be called with a number
 
     @functools.wraps(method)
     def set_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -59,11 +62,16 @@ def _listen_to(kind: type) -> None:
 
 
 def note(dataset: Any, *epoch: Any) -> None:
-    """Record that set_epoch() was called on a dataset.  An epoch that does not fit into a task is not recorded."""
-    if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > MOST:
-        return
+    """Record that set_epoch() was called on a dataset.  What is not one number, or too large for a task, is none."""
     try:
-        _epochs[dataset] = int(epoch[0])
+        (number,) = map(operator.index, epoch)
+    except (TypeError, ValueError):
+        number = MOST + 1
+    try:
+        if abs(number) <= MOST:
+            _epochs[dataset] = number
+        else:
+            _epochs.pop(dataset)  # the number before it would be a wrong one
     except TypeError:  # it can have no weak reference
         return
     for follower, of in list(_following.items()):

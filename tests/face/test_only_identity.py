@@ -83,6 +83,11 @@ class Moved(Unlike):
         return batch
 
 
+class Tenth(Unlike):
+    def __call__(self, index: int) -> int:
+        return index // 10
+
+
 class Generator(Unlike, torch.Generator):
     pass
 
@@ -127,6 +132,7 @@ OPTIONS = {
     "device": lambda: {"device": "cpu", "on_device": Moved()},
     "steal": lambda: {"schedule": "steal", "persistent_workers": True},
     "chunks": lambda: {"chunk_size": 2, "batch_size": 4},
+    "places": lambda: {"group_by": Tenth(), "batch_size": 4},
     "skip": lambda: {"on_bad_sample": "skip", "collate_fn": Collate(), "sampler": Order()},
     "respawn": lambda: {"on_worker_death": "respawn", "worker_init_fn": Init()},
 }

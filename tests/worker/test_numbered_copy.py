@@ -43,6 +43,18 @@ class Numbered(Dataset[Any]):
         return LENGTH
 
 
+class TakesMore(Numbered):
+    """Its set_epoch() may get a seed, too, or a number that is no int."""
+
+    def set_epoch(self, epoch: Any, seed: int = 0) -> None:
+        self.number = int(epoch) + seed
+
+
+class OnlyByKeyword(Numbered):
+    def set_epoch(self, *, epoch: int) -> None:  # type: ignore[override]
+        self.number = epoch
+
+
 class Counts(Numbered):
     """Each sample is how often it was called."""
 
@@ -200,6 +212,32 @@ def test_a_part_that_has_the_number_already_is_not_called() -> None:
 
 
 # ----------------------------------------------------------------------------------------- when an index was drawn
+
+
+@pytest.mark.parametrize(
+    ("third", "number", "given"),
+    [((numpy.int64(3),), 3, 3), ((torch.tensor(3),), 3, 3), ((3.0,), None, 2), ((3, 7), None, 2)],
+    ids=label,
+)
+def test_what_is_not_one_number_is_none(third: Any, number: int | None, given: int) -> None:
+    """The number before it would be a wrong one, for a state and for fresh workers.  Workers that persist keep it."""
+    dataset = TakesMore()
+    loader = shmloader.DataLoader(dataset, 4, num_workers=1, persistent_workers=True)
+    dataset.set_epoch(2)
+    iterate(loader)
+    dataset.set_epoch(*third)
+    assert loader.state_dict()["dataset_epoch"] == number
+    assert {int(batch[0]) for batch in loader} == {given}
+    loader.close()
+
+
+def test_one_that_takes_only_a_keyword() -> None:
+    """As with torch's loader, copies of workers that persist are not called."""
+    dataset = OnlyByKeyword()
+    with shmloader.DataLoader(dataset, 4, num_workers=1, persistent_workers=True) as loader:
+        for epoch in (1, 2):
+            dataset.set_epoch(epoch=epoch)
+            assert {int(batch[0]) for batch in loader} == {1}
 
 
 class Calls(Sampler[int]):
