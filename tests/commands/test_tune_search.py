@@ -127,6 +127,22 @@ def test_the_time_is_kept_and_what_it_did_not_allow_is_reported() -> None:
     assert slow.now <= 61
 
 
+def test_a_measurement_that_the_end_cuts_short_does_not_count() -> None:
+    model = Model(lambda setting: 1 / min(setting.num_workers, 4))
+    search = model.search(64)
+    measure = search.measure
+
+    def ends(setting: Setting, seconds: float) -> Sample:
+        if setting not in search.rows:
+            return measure(setting, seconds)
+        model.now = 61.0  # a worker took long to start
+        return Sample(failure="only 0 batches came in the time allowed")
+
+    search.measure = ends
+    assert search.run().setting == Setting(4)
+    assert all(row.runs == 1 and not row.failure for row in search.rows.values())
+
+
 def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
     given: list[float] = []
     model = Model(lambda setting: 2.5 / setting.num_workers)

@@ -63,7 +63,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The row in JSON types."""
         figures = {name: value for name, value in vars(self).items() if name not in ("setting", "samples")}
-        return {**self.setting._asdict(), **figures}
+        return self.setting._asdict() | figures
 
     @property
     def cost(self) -> tuple[int, int, int]:
@@ -174,6 +174,8 @@ class Search:
             return False
         sample = self.measure(setting, max(0.0, min(self._trial, self._began + self.seconds - began)))
         self._beside = max(0.0, self.clock() - began - self._trial)
+        if sample.failure and setting in self.rows and self.clock() >= self._began + self.seconds:
+            return False  # the end of the time cut it short
         self.rows.setdefault(setting, Row(setting)).add(sample)
         for row in self.rows.values():  # each measurement shows better how much memory workers take
             row.memory_bytes = self.weigh(row.setting)
