@@ -123,12 +123,21 @@ CORPUS: dict[str, Program] = {
     ),
     "a used-up sampler, saved between epochs": _of(Data(), SAVED_BETWEEN, "used up", num_workers=1),
     "a used-up sampler, saved behind the last batch": _of(Data(), _resumed(4), "used up", num_workers=1),
+    "a used-up sampler, saved early and behind the last batch": _of(
+        Data(), (SAVE, *_resumed(4)), "used up", num_workers=1
+    ),
     "a used-up sampler, without workers": _of(Data(), SAVED_BETWEEN, "used up batches"),
     "a stream whose epoch was set once, without workers": _of(
         Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2))
     ),
     "a stream tries again what it raised": _of(
         Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
+    ),
+    "a stream whose epoch is set each time, without workers": _of(
+        Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2)[:-2], Do("set epoch", 1), BEGIN, REST)
+    ),
+    "a stream that is its own iterator tries again what it raised": _of(
+        Data("stream itself", habit="raises once"), _resumed(4), batch_size=None, num_workers=1
     ),
     **{
         f"set_epoch in fresh workers: {kind}": _of(
@@ -158,12 +167,23 @@ CORPUS: dict[str, Program] = {
         for order, schedule in itertools.product(CALLING, ("round_robin", "steal"))
     },
     "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
+    "drop_last drops all": _of(Data(length=3), (BEGIN, REST), batch_size=4, num_workers=1, drop_last=True),
+    "drop_last drops all, without workers": _of(Data(length=3), (BEGIN, REST), batch_size=4, drop_last=True),
+    "drop_last drops all of each worker's part": _of(
+        Data("stream", length=6), (BEGIN, REST), batch_size=4, num_workers=2, drop_last=True
+    ),
     "a generator is sent to the workers": _of(
         Data("rows with generator"), (BEGIN, REST), num_workers=1, multiprocessing_context="forkserver"
     ),
     **{
         f"another order in mid-epoch: {what}, {order}": _in_another_order(what, order)
         for what, order in itertools.product(OTHERS, DISTRIBUTED[:2])
+    },
+    **{
+        f"a place past the end of a shorter dataset: {order}": _of(
+            Data(length=13), (BEGIN, Do("take", 4), SAVE, Do("resume", 5, "shorter"), BEGIN, REST), order, num_workers=1
+        )
+        for order in ("in order", "shuffle")
     },
     "another seed in mid-epoch, without shuffle": _in_another_order("seed", "straight distributed"),
     **{f"replaced in torch: {what}": _hooked(what, num_workers=1) for what in HOOKS},

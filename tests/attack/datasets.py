@@ -356,6 +356,31 @@ class Stream(_Samples, IterableDataset[Any]):
         return _Reader(self)
 
 
+class StreamItself(Stream, _Reader):
+    """A stream that is its own iterator: `__iter__` begins again.  A sample that has raised comes at the next call."""
+
+    position = 0
+    stream = property(lambda self: self)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.first_habit = self.habit
+
+    def __iter__(self) -> Iterator[Any]:
+        self.position, self.habit = 0, self.first_habit
+        return self
+
+    def __next__(self) -> Any:
+        position = self.position
+        try:
+            return super().__next__()
+        except StopIteration:
+            raise
+        except Exception:
+            self.position, self.habit = position, ""
+            raise
+
+
 class StreamModule(torch.nn.Module, Stream):
     """A stream that is a network; its state_dict() has its parameters."""
 
@@ -403,7 +428,7 @@ class StreamWithState(Stream):
 
 class StreamOfEpoch(Stream):
     """A stream with set_epoch(), whose state holds its epoch: all its iterators in that epoch begin at the state's
-    place, as those of Hugging Face's datasets do.
+    place, as those of Hugging Face's datasets do.  It goes back to that epoch when the state is loaded.
     """
 
     position, epoch = 0, 0
@@ -424,7 +449,7 @@ class StreamOfEpoch(Stream):
         return {"position": self.position, "epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.start = state
+        self.start, self.epoch = state, state["epoch"]
 
 
 class StreamWhoseEpochCounts(Stream):
@@ -453,6 +478,7 @@ KINDS: dict[str, type] = {
     "rows of epoch": RowsOfEpoch,
     "rows unready": RowsUnready,
     "stream": Stream,
+    "stream itself": StreamItself,
     "stream with state": StreamWithState,
     "stream whose iterator has state": StreamWhoseIteratorHasState,
     "stream of epoch": StreamOfEpoch,

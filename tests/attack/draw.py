@@ -53,7 +53,7 @@ def _program(drawn: random.Random) -> Program:
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
     scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs, _saving, _saving]
-    scenes += [_with_set_epoch]
+    scenes += [_with_set_epoch, _in_a_shorter_dataset]
     scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
@@ -172,9 +172,9 @@ def _with_generator(drawn: random.Random, program: Program) -> Program:
 
 def _failing(drawn: random.Random, program: Program) -> Program:
     """A stream that raises while the user goes on, resumed behind the error or before it."""
-    kind = drawn.choice(["stream", "stream", "stream whose iterator has state"])
+    kind = drawn.choice(["stream", "stream itself", "stream whose iterator has state"])
     habit = drawn.choice(["raises", "raises odd", "raises once"])
-    if kind == "stream" and habit == "raises once":
+    if kind in rules.WITHOUT_PLACE and habit == "raises once":
         form = "number" if program.data.form == "ragged" else program.data.form
         data = replace(program.data, form=form)
         program = replace(program, batch_size=None, collate="", data=data).with_options(drop_last=None)
@@ -238,6 +238,17 @@ def _in_another_order(drawn: random.Random, program: Program) -> Program:
     actions = _epoch(drawn, program, 0) if drawn.random() < 0.3 else []
     resumed = (BEGIN, Do("take", drawn.choice([1, 1, 2, 3])), SAVE, Do("resume", what=other), BEGIN, REST)
     return replace(program, actions=(*actions, *resumed))
+
+
+def _in_a_shorter_dataset(drawn: random.Random, program: Program) -> Program:
+    """An epoch that is to go on behind the end of the dataset."""
+    data = replace(program.data, kind="rows", noise="", habit="", length=drawn.choice([8, 9, 13, 24]))
+    program = replace(program, data=data, order=Order(drawn.choice(rules.WHOLE)), shm="")
+    program = program.with_options(on_bad_sample=None, in_order=None, drop_last=None, max_ring_bytes=None)
+    size = program.batch_size or 1
+    took = drawn.randint(2, 6)
+    length = drawn.randint(1, max(min(took * size, data.length) - 1, 1))
+    return replace(program, actions=(BEGIN, Do("take", took), SAVE, Do("resume", length, "shorter"), BEGIN, REST))
 
 
 def _between_epochs(drawn: random.Random, program: Program) -> Program:

@@ -58,6 +58,14 @@ def _tags(function: Callable[..., Any]) -> Any:
     return hooked
 
 
+def _tags_by_partial(function: Callable[..., Any]) -> Any:
+    return functools.partialmethod(_tagged, function)  # it has no code of its own
+
+
+def _tagged(self: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    return "hooked", function(self, *arguments)
+
+
 def _tags_iterator(function: Callable[..., Any]) -> Any:
     def hooked(self: Any) -> Any:
         return Tagged(function(self))
@@ -121,7 +129,7 @@ ITERATORS: dict[str, list[tuple[Any, str, Wrap]]] = {
     "_next_data": [(each, "_next_data", _tags) for each in (_MANY, torchs._SingleProcessDataLoaderIter)],
     "_next_index": [(_ANY, "_next_index", _turns)],
     "_reset": [(_ANY, "_reset", _turns_sampler)],
-    "_process_data": [(_MANY, "_process_data", _tags)],
+    "_process_data": [(_MANY, "_process_data", _tags_by_partial)],
     "_try_put_index": [(_MANY, "_try_put_index", _turns_sampler)],
 }
 HOOKS = {**FETCHERS, **LOADER, **ITERATORS}

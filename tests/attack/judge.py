@@ -93,6 +93,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(f"the error's text is lost: {event[2]}", event[3])
         if event[0] == "warned" and (why := _false_alarm(program, event[2])):
             return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
+    if _drops_all(program, ours) and not _warns(ours, "the epoch had no batch"):
+        return Finding("an epoch had no batch, without a warning", "")
     hook = replaced_iterator(program)
     if any(e[0] == "rides" and e[1] and e[4] for e in ours.events) and not _warns(ours, hook):
         return Finding("no warning names what was replaced", hook)
@@ -105,6 +107,14 @@ def _warns(ours: Outcome, words: str) -> bool:
     """Whether there was a warning with such words, in the trainer or in a worker."""
     texts = [event[2] for event in ours.events if event[0] == "warned"] + [ours.errors]
     return any(re.search(words, text) for text in texts)
+
+
+def _drops_all(program: Program, ours: Outcome) -> bool:
+    """Whether drop_last=True has left nothing of the first epoch."""
+    first = next((event[0] for event in ours.events if event[0] in ("batch", "raised", "end")), "")
+    if not program.get("drop_last") or leaves_ring(program) or program.does("resume", "change"):
+        return False
+    return first == "end" and program.data.length > (program.order.kind == "subset")  # which leaves the first one out
 
 
 def _loses_text(program: Program, name: str, text: str) -> bool:
@@ -158,6 +168,8 @@ def _unexpected_words(text: str) -> str:
 
 
 def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | None:
+    if program.resumes("shorter"):  # nobody says what comes
+        return None if _warns(ours, "is past the end") else Finding("a place past the end, without a warning", "")
     refused = [e for e in ours.events if e[0] == "raised" and e[1] == "load_state_dict()"]
     if refused:
         others = any(map(program.resumes, OTHERS)) and program.order.kind != "straight distributed"

@@ -20,12 +20,13 @@ from tests.attack.samplers import (
 )
 from tests.attack.twin import OURS_ALONE, is_compared_with_ours, is_followed, raises_elsewhere, seeds_samples
 
-WITHOUT_PLACE = ("stream", "stream module")  # they are read again after a resume
+WITHOUT_PLACE = ("stream", "stream itself", "stream module")  # they are read again after a resume
 OF_STREAMS = (
     *(*WITHOUT_PLACE, "stream with state", "stream whose iterator has state", "stream of epoch"),
     *("stream with failing state", "stream whose epoch counts"),
 )
 COUNT = ("stream with state", "stream of epoch")  # their places are their own, and not their iterators'
+WHOLE = ("in order", "shuffle", "list", "own")  # an epoch has each sample once
 CHANGES_OF = {
     "weights": ("weighted",),
     "weights in place": ("weighted",),
@@ -303,11 +304,14 @@ def _actions(program: Program) -> str | None:
                 return "nothing is saved"
             if moved:
                 return "the state is of other ranks"
-            moved, another = action.what == "ranks", action.what in OTHERS
+            moved, another = action.what == "ranks", action.what in (*OTHERS, "shorter")
+            if action.what == "shorter" and (why := _shorter(program, action.count, took if lost_midway else 0)):
+                return why
             ranks = max(ranks, action.count) if moved else ranks
-            if another and (program.order.kind not in DISTRIBUTED or not lost_midway or not took):
+            if action.what in OTHERS and (program.order.kind not in DISTRIBUTED or not lost_midway or not took):
                 return "the order is what the user wants"
-            if another and took * (program.batch_size or 1) > program.data.length // max(program.order.ranks, ranks):
+            among = max(program.order.ranks, ranks)
+            if action.what in OTHERS and took * (program.batch_size or 1) > program.data.length // among:
                 return "the epoch may be over, and the next one is in the other order"
             if another and program.order.kind == "straight distributed" and action.what != "seed":
                 return "its order is another one without shuffle, and the same"
@@ -362,7 +366,7 @@ def _actions(program: Program) -> str | None:
         elif verb == "nest":
             if not midway or not open_ or persistent or keeps or unordered or program.order.kind == "raising":
                 return "no two epochs at a time"
-            if "itself" in program.order.kind:
+            if "itself" in program.order.kind or "itself" in program.data.kind:
                 return "the inner epoch moves the outer one's place"
             if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, the outer epoch may have drawn nothing yet"
@@ -388,6 +392,18 @@ def _draws_at_another_time(program: Program, workers: int) -> bool:
     steals = program.get("schedule") == "steal"  # which prefetches more batches than torch
     others = program.resumes("workers") or (alone and workers > 1) or steals
     return "generator" in program.order.kind and bool(others)
+
+
+def _shorter(program: Program, length: int, took: int) -> str | None:
+    """Whether the place in an epoch is past the end of a dataset of this length."""
+    if program.order.kind not in WHOLE or (program.is_stream and program.data.kind in OF_STREAMS):
+        return "how long an epoch is"
+    size, whole = program.batch_size or 1, program.data.length
+    if took * size >= whole + size or program.get("drop_last"):
+        return "the epoch is over"
+    if not 0 < length < min(took * size, whole) or program.data.habit:
+        return "it is not past the end"
+    return None
 
 
 def _other(program: Program, what: str, count: int) -> str | None:

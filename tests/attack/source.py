@@ -124,6 +124,8 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     elif action.what == "generator":
         order = replace(program.order, kind={"shuffle": "generator", "generator": "shuffle"}[program.order.kind])
         lines += make(replace(program, order=order), OURS)
+    elif action.what == "shorter":
+        lines += make(replace(program, data=replace(program.data, length=action.count)), OURS)
     elif action.what == "ranks":
         lines += make(_of_ranks(program, action.count), OURS)
     elif action.what:

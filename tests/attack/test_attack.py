@@ -19,9 +19,11 @@ from torch.utils.data import dataloader as torchs
 import shmloader
 from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
+from shmloader.private import replaced as private
 from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.protocols import wrapped_datasets
-from shmloader.resume import sampler_epochs, sampler_generators, sampler_states, samplers
+from shmloader.resume import place, sampler_epochs, sampler_generators, sampler_states, samplers
+from shmloader.trainer import without_workers
 from shmloader.trainer.delivery import Delivery
 from shmloader.worker import fetch, numbered_copy, random_states
 from tests.attack import rules
@@ -331,6 +333,25 @@ def let_copies_draw_apart() -> None:
 def test_what_the_loader_asks_of_users_objects_is_found(name: str, plant: Any) -> None:
     assert judged(CORPUS[name]) is None
     assert judged(CORPUS[name], plant=plant) is not None
+
+
+def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
+    return not hasattr(found, "__code__") or found.__code__.co_filename == file
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "what", "planted"),
+    [
+        ("replaced in torch: _process_data", private, "_is_torchs", _has_torchs_code_or_none),
+        ("a stream whose epoch is set each time, without workers", without_workers, "set_epoch_again", id),
+        ("a stream that is its own iterator tries again what it raised", fetch, "by_next", iter),
+        ("drop_last drops all, without workers", without_workers, "warn_if_all_dropped", lambda *_: None),
+        ("a place past the end of a shorter dataset: in order", place, "why_past_end", lambda *_: None),
+    ],
+)
+def test_a_fix_that_is_taken_out_is_found(name: str, where: Any, what: str, planted: Any) -> None:
+    assert judged(CORPUS[name]) is None
+    assert judged(CORPUS[name], plant=lambda: setattr(where, what, planted)) is not None
 
 
 def test_a_sampler_without_end_raises() -> None:
