@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from shmloader.protocols.iterators import by_next
+from shmloader.protocols.states import load_state
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
 from shmloader.resume.sampler_epochs import load_sampler, set_epoch_of_samplers
@@ -51,7 +52,7 @@ def _by_its_state(samplers: Samplers, state: State) -> Iterator[Any]:
     outside = list(itertools.takewhile(lambda part: part is not keeper, samplers.chain))
     if state.draws_again:
         return _drawn_by_its_state(samplers, outside, state)
-    keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # a copy, because lhotse empties what it gets
+    load_state(keeper, state.sampler_state)
     return iter(()) if state.used_up else _in_batches(outside, iter(keeper))
 
 

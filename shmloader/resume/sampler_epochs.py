@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from typing import Any
 
 from torch.utils.data import Sampler
 
 from shmloader.protocols.attributes import attribute
+from shmloader.protocols.states import load_state
 from shmloader.resume.samplers import Samplers, has_set_epoch, within
 from shmloader.resume.state import State
 from shmloader.system.user_line import caller
@@ -26,7 +26,7 @@ def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
 
 def load_sampler(samplers: Samplers, state: State) -> None:
     """Load a sampler's own state, and call set_epoch() if that state has another epoch than the loader's."""
-    samplers.keeper.load_state_dict(copy.deepcopy(state.sampler_state))  # a copy, because lhotse empties what it gets
+    load_state(samplers.keeper, state.sampler_state)
     number = state.sampler_epoch
     if number is not None and Samplers(samplers.outer).epoch != number:
         set_epoch_of_samplers(number, samplers.outer)

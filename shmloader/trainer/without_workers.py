@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
 from shmloader.private import of_torch, replaced
+from shmloader.protocols.states import load_state
 from shmloader.resume.dataset_epochs import follow, set_epoch_again
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.place import place_of
@@ -50,7 +51,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(place) or []), None)
     if streams and place.current is not None and place.current.fresh is not None:
-        loader.dataset.load_state_dict(place.current.fresh)
+        load_state(loader.dataset, place.current.fresh)
         set_epoch_again(loader.dataset)  # because the state may have another epoch
     carried, fresh = _state_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):

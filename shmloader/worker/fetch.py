@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from shmloader.core.batch_writer import Writer
 from shmloader.protocols.attributes import says_where_it_is
 from shmloader.protocols.iterators import by_next
+from shmloader.protocols.states import load_state
 from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.worker.in_place import in_place
 from shmloader.worker.random_states import makes_at_once
@@ -132,7 +133,7 @@ def restore_stream(dataset: Any, left: Left | None) -> None:
     """Load a stream's state: before its iter(), or instead of it if the stream has ended."""
     if is_restored(dataset, left):
         assert left is not None
-        dataset.load_state_dict(left.state["dataset"])
+        load_state(dataset, left.state["dataset"])
 
 
 def is_restored(dataset: Any, left: Left | None) -> bool:
@@ -172,7 +173,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
         return samples
     if left.state is not None:
         if left.state["iterator"] is not None:
-            samples.load_state_dict(left.state["iterator"])
+            load_state(samples, left.state["iterator"])
             restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:

@@ -29,6 +29,7 @@ from shmloader.core.process import keep_freed_memory, outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
 from shmloader.private import of_torch
+from shmloader.protocols.states import load_state
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
@@ -251,7 +252,7 @@ class Worker:
             return
         try:
             if self._fresh is not None:
-                dataset.load_state_dict(self._fresh)
+                load_state(dataset, self._fresh)
             self._fresh = state_when_fresh(dataset, left)
             if init_fn is not None:
                 init_fn(self._ring.me)

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader.private import replaced
 from shmloader.protocols.attributes import attribute
+from shmloader.protocols.states import load_state
 from shmloader.worker.fetch import Left, restore_stream, state_of_stream
 
 
@@ -89,7 +90,7 @@ class TheirStream:
         if left.state is None:
             self._again = left.samples
         elif left.state["iterator"] is not None:
-            fetcher.dataset_iter.load_state_dict(left.state["iterator"])
+            load_state(fetcher.dataset_iter, left.state["iterator"])
             restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
 
     def state(self) -> bytes:

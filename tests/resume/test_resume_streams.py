@@ -16,6 +16,8 @@ from own_streams import (
     LENGTH,
     Counting,
     CountingAtIter,
+    EmptiesWhatItGets,
+    EmptiesWithEpochs,
     Hers,
     HersToldItself,
     HersToldOnce,
@@ -472,3 +474,21 @@ def test_no_warning_where_it_is_cheap(kind: Any, capfd: pytest.CaptureFixture[st
     with loader(kind(), 2, batch_size=1, worker_init_fn=print_warnings) as made:
         iterate(made)
     assert not warned(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [EmptiesWhatItGets, EmptiesWithEpochs])
+def test_a_stream_that_empties_the_state_it_gets(kind: Any, workers: int) -> None:
+    """Its state may be loaded several times: into the dataset, into its iterator, and again for each later epoch."""
+    options = {"batch_size": None, "num_workers": workers, "persistent_workers": workers > 0}
+    first = shmloader.DataLoader(kind(), **options)
+    numbers(iter(first), 3)
+    state = saved(first)
+    first.close()
+    for _ in range(2):  # the same state in two runs
+        again = shmloader.DataLoader(kind(), **options)
+        again.load_state_dict(state)
+        assert numbers(iterate(again)) == list(range(3, LENGTH))
+        for _ in range(2):
+            assert numbers(iterate(again)) == list(range(LENGTH))
+        again.close()
