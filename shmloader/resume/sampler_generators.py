@@ -163,16 +163,28 @@ def drawing_from(text: str, sampler: Any, load: Callable[[], None]) -> Iterator[
             if (place, name) in own:
                 kind.set(each, from_text(own[place, name]))
 
-    former = _states_of_global()
+    former, elsewhere = _states_of_global(), _elsewhere()
     try:
+        _set_global(elsewhere)  # otherwise one that the sampler restores may be there already, by a seed
         load()
         for name, state in _states_of_global().items():
-            # Both, because the generator may have been there before, by the user's seed.
-            if not is_same(former[name], state) or as_text(state) == given.get(name):
+            if not is_same(elsewhere[name], state):
                 del former[name]
+        _set_global(former)
         yield begin
     finally:
         _set_global(former)
+
+
+def _elsewhere() -> dict[str, Any]:
+    """States in which none of the global generators is."""
+    seed = 0x5EED_ABCD
+    new = {
+        "torch": torch.Generator().manual_seed(seed),
+        "random": random.Random(seed),
+        "numpy": numpy.random.RandomState(seed),
+    }
+    return {name: kind.get(new[name]) for name, (kind, _) in _GLOBAL.items()}
 
 
 def _states_of_global() -> dict[str, Any]:

@@ -239,8 +239,10 @@ def test_what_is_listened_to() -> None:
     slots.set_epoch(4)
     assert slots.at == 4 and dataset_epochs.dataset_epoch(slots) is None
     for epoch in ("a", 1 << 63, None):
+        child.set_epoch(3)
         child.set_epoch(epoch if epoch is not None else 1.5)
-        assert dataset_epochs.dataset_epoch(child) == 3
+        assert dataset_epochs.dataset_epoch(child) is None  # 3 would be a wrong one
+    child.set_epoch(3)
     before = len(dataset_epochs._epochs.items())
     del child
     assert len(dataset_epochs._epochs.items()) == before - 1
