@@ -393,10 +393,19 @@ def mount_small_shm(size: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ leftovers
 
 
-def shm_entries() -> set[str]:
-    """Names in /dev/shm that can be ours: torch writes the pid into its own, and others on this machine use torch."""
+def shm_names() -> frozenset[str]:
+    """All names in /dev/shm: what was there before, for left_in_shm().
+
+    Those of living processes too.  If one that was killed has left a name, and another process gets its pid and ends,
+    the name would else be taken for new.
+    """
+    return frozenset(os.listdir("/dev/shm"))
+
+
+def left_in_shm(before: frozenset[str]) -> set[str]:
+    """Names in /dev/shm that are new and can be ours: torch writes the pid into its own, and others here use torch."""
     ours = set()
-    for name in os.listdir("/dev/shm"):
+    for name in shm_names() - before:
         if name.startswith(("sem.mp-", "sem.loky-", "psm_")):  # others' on this machine; a loader of ours has none
             continue
         theirs = re.match(r"torch_(\d+)", name)
@@ -555,13 +564,13 @@ def nothing_left(_settled: None) -> Any:
     """No process, descriptor, thread or name in /dev/shm outlives a test.  A new test has this check without asking."""
     collect()
     scripts.note_environment()
-    before = descriptors(), shm_entries(), own_threads(), children()
+    before = descriptors(), shm_names(), own_threads(), children()
     yield
     end = time.monotonic() + 3
     while True:
         left = {
             "descriptors": dict(without_the_drivers(descriptors() - before[0])),
-            "/dev/shm": shm_entries() - before[1],
+            "/dev/shm": left_in_shm(before[1]),
             "threads": own_threads() - before[2],
             "processes": children() - before[3],
         }

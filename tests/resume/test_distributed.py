@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, shm_entries
+from conftest import assert_same, left_in_shm, shm_names
 from PIL import Image
 from scripts import ROOT, script_file
 
@@ -106,7 +106,7 @@ def gone(those: Callable[[], set[int]], seconds: float = 2) -> bool:
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts a script; whatever it leaves is a failure, and is ended."""
-    names = shm_entries()
+    names = shm_names()
     runs: list[Run] = []
 
     def start(text: str, *arguments: str, **options: Any) -> Run:
@@ -120,7 +120,7 @@ def torchrun(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             os.kill(pid, signal.SIGKILL)
         run.process.communicate()
         assert not left
-    assert not shm_entries() - names
+    assert not left_in_shm(names)
 
 
 NOTE = """

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, own_threads, shm_entries
+from conftest import Augmented, left_in_shm, own_threads, shm_names
 from scripts import run_script, session_members, start_script, wait_until_gone
 
 import shmloader
@@ -61,7 +61,7 @@ PHASES = {
 )
 def test_the_trainer_is_killed(start: str, phase: str) -> None:
     body = "\n    ".join(PHASES[phase].splitlines())
-    names = shm_entries()
+    names = shm_names()
     process = start_script(
         IMPORT
         + DATASET
@@ -82,7 +82,7 @@ if __name__ == "__main__":
         process.wait()
         left = wait_until_gone(process.pid, 2)
         assert not left
-        assert not shm_entries() - names
+        assert not left_in_shm(names)
     finally:
         for pid in session_members(process.pid):
             os.kill(pid, signal.SIGKILL)
