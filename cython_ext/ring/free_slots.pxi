@@ -10,19 +10,21 @@ ones are copied out of their slots: NOTE [ Lease ] in trainer/delivery.py, 2.
 
 NOTE [ Pages go back ]
 
-A slot that has grown keeps its pages, because it costs more to get them than to fill them.  It gives them back in two
-cases, in which they would be of no use for long:
+A slot that has grown keeps its pages, because it costs more to get them than to fill them.  It gives them back in three
+cases.  In the first two they would be of no use for long:
 
     1. A loader whose workers persist has ended an epoch, AT_REST ago, and another loader of the process is iterated.
        That one's next() gives back the pages of one free slot after the other, until they are A_CALLS, because a call
        that gave back gigabytes would be late.  So no thread and no timer is needed.  Slots that are lent follow when
-       their batches die.  The last two loaders at rest wait for AT_REST: training and validation in turn find their
-       pages.  So do those before them, while all these hold no more than A_LOT.  The others begin at once, because
-       otherwise memory would grow with the number of loaders.
+       their batches die.  The loader whose epoch begins or ends and the one that rests last keep their pages: training
+       and validation in turn find theirs.  So do the others, while all hold no more than A_LOT.  Otherwise they begin at
+       once, because memory would grow with the number of loaders.
     2. A slot has more than MUCH times the pages of the largest of the last batches.  They are counted in periods of
        WINDOW batches for each slot, and the limit is that of the last period or of the one under way, if that is
        larger.  So no slot gives back twice within a period.  If a batch comes that is too large for what was left,
        periods become twice as long: a batch that is large once in a while, or in each epoch, soon finds its pages.
+    3. A batch has died whose slot has more than HUGE.  Memory may be short then, and torch's loader frees such a batch
+       at once, too.  To make so large a batch takes many times as long as to get the pages again.
 
 Only the trainer gives back, only of slots that are free, and with the GIL.  No sequence that is open or claimed names
 such a slot, a worker that still has views of one keeps it (KEPT), and a dead worker has been reaped before its slot
@@ -53,7 +55,8 @@ cdef enum:
     LITTLE = 1048576            # bytes; a slot of fewer gives nothing back because of its size
     MARGIN = 65536              # bytes; what a slot keeps is a multiple, and has as many to spare, as SPARE_COMMIT
     A_CALLS = 67108864          # bytes, which take ten milliseconds
-    A_LOT = 268435456           # bytes that more than two loaders at rest may hold
+    A_LOT = 201326592           # bytes that more than two loaders may hold
+    HUGE = 268435456            # bytes; a slot of more gives back with each batch
 
 cdef uint64_t NEVER = <uint64_t>-1
 cdef uint64_t AT_REST = 5_000_000_000       # nanoseconds
@@ -170,7 +173,7 @@ cdef class Slots:
         self.lent -= 1
         self.is_lent[payload] = False
         if not self.mapping.closed:
-            if self.folded:
+            if self.folded or (ring_committed(&self.payload[payload]) > <uint64_t>HUGE and not self.keeps_pages()):
                 self.fold_one(payload)
             self.free[self.frees] = payload
             self.frees += 1
@@ -337,27 +340,38 @@ cdef class Slots:
             since: nanoseconds of CLOCK_MONOTONIC; 0: now.
         """
         global next_fold
-        cdef Py_ssize_t k = len(at_rest), held
-        cdef int resting = 1
-        cdef Slots slots
         if self.mapping.closed or self.keeps_pages():
             return
-        self.rested_at, held = since or now(), self.committed()
+        self.others_give_back()
+        self.rested_at = since or now()
         next_fold = min(next_fold, self.rested_at + AT_REST)
+        at_rest.append(weakref.ref(self))
+        if next_fold == 0:
+            fold_rested(now(), A_LOT)       # nobody waits for a batch at an epoch's end
+
+    def wake(self) -> None:
+        """An epoch begins."""
+        self.rested_at, self.folded = 0, False
+        self.others_give_back()
+
+    cdef int others_give_back(self) except -1:
+        """Have rings that rest begin at once, but for the last one, if they, that one and this one hold over A_LOT."""
+        global next_fold
+        cdef Py_ssize_t k = len(at_rest), held = self.committed()
+        cdef uint64_t long_ago = now() - AT_REST
+        cdef int rings = 1
+        cdef Slots slots
         while k:
             k -= 1
             slots = at_rest[k]()
             if slots is None or slots is self:
                 del at_rest[k]
             elif slots.rested_at:
-                resting += 1
+                rings += 1
                 held += slots.committed()
-                if resting > 2 and held > A_LOT:
-                    slots.rested_at = min(slots.rested_at, self.rested_at - AT_REST)
-                    next_fold = 0
-        at_rest.append(weakref.ref(self))
-        if next_fold == 0:
-            fold_rested(now(), A_LOT)       # nobody waits for a batch at an epoch's end
+                if rings > 2 and held > A_LOT:
+                    slots.rested_at, next_fold = min(slots.rested_at, long_ago), 0
+        return 0
 
     cdef Py_ssize_t committed(self) noexcept:
         """How many bytes of all payloads have pages."""
@@ -366,10 +380,6 @@ cdef class Slots:
         for k in range(self.payloads):
             bytes += ring_committed(&self.payload[k])
         return bytes
-
-    def wake(self) -> None:
-        """An epoch begins."""
-        self.rested_at, self.folded = 0, False
 
     cdef Py_ssize_t fold(self, Py_ssize_t bytes) noexcept:
         """Give back pages of free payloads until they are as many bytes, or all.  Returns how many they were."""

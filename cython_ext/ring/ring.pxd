@@ -361,6 +361,7 @@ cdef class Slots:
     cdef Py_ssize_t fold(self, Py_ssize_t bytes) noexcept   # those of several, until they are as many
     cdef Py_ssize_t committed(self) noexcept            # bytes of all payloads that have pages
     cdef bint keeps_pages(self) noexcept                # whether payloads do so in any case
+    cdef int others_give_back(self) except -1           # have rings that rest begin to, if all hold much
     cdef void seen(self, uint64_t bytes) noexcept       # a batch was taken
     cdef void shrink(self, int payload) noexcept        # leave a free payload what the last batches took
     cdef void close(self) noexcept                      # give back all payloads that are not lent

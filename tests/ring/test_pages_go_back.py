@@ -134,6 +134,20 @@ class TestAtRest:
                 ring.fill(whole(size * MiB, 3))
                 assert_same(ring.take(), whole(size * MiB, 3))
 
+    @pytest.mark.parametrize(("size", "keeps"), [(25, False), (15, True)])
+    def test_when_a_third_one_begins_if_both_at_rest_hold_much(self, size: int, keeps: bool) -> None:
+        with ExitStack() as stack:
+            first, last, third = (stack.enter_context(BothSides(memory="memfd")) for _ in range(3))
+            began = time.monotonic()
+            for ring in (first, last):
+                fill_all(ring, size * MiB)
+                ring.trainer.slots.rest()
+            third.trainer.slots.wake()
+            assert pages(first) > 4 * size * MiB, "not at once, because that takes long"
+            step(20)
+            assert (pages(first) > 4 * MiB) == keeps or (keeps and time.monotonic() - began > 5)
+            assert pages(last) > 4 * MiB or time.monotonic() - began > 5
+
     def test_not_if_it_is_under_way_again(self) -> None:
         with BothSides(memory="memfd") as ring:
             fill_all(ring, MiB)
@@ -218,6 +232,25 @@ class TestAtRest:
         del ring
         gc.collect()
         step()
+
+
+class TestHundredsOfMegabytes:
+    def test_a_slot_gives_its_pages_back_with_its_batch(self) -> None:
+        with BothSides(memory="memfd") as ring:
+            for size, keeps in [(255, True), (257, False), (255, True)]:
+                ring.fill(whole(size * MiB, size % 256))
+                lent = ring.take()
+                assert_same(lent, whole(size * MiB, size % 256))
+                assert pages(ring) > size * MiB
+                del lent
+                assert (pages(ring) > 255 * MiB) == keeps
+
+    def test_a_page_locked_one_keeps_them(self) -> None:
+        with BothSides(memory="memfd") as ring:
+            ring.trainer.slots.guard_with(lambda device: None, (0,))
+            ring.fill(whole(257 * MiB))
+            ring.take()
+            assert pages(ring) > 257 * MiB
 
 
 class TestOutliers:
