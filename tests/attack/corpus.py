@@ -166,6 +166,26 @@ CORPUS: dict[str, Program] = {
         )
         for order, schedule in itertools.product(CALLING, ("round_robin", "steal"))
     },
+    "set_epoch in workers of a fork server": _of(
+        Data("rows whose epoch counts", 6),
+        (Do("set epoch", 2), BEGIN, REST),
+        num_workers=1,
+        multiprocessing_context="forkserver",
+    ),
+    "a stream of epoch, resumed in a worker that persists": _of(
+        Data("stream of epoch", 12),
+        (Do("set epoch", 1), *_resumed(2), BEGIN, REST),
+        num_workers=1,
+        persistent_workers=True,
+    ),
+    "a stream that draws on, resumed behind a look into it": _of(
+        Data("stream that draws on by epoch", 24),
+        (Do("set epoch", 1), BEGIN, Do("take", 2), SAVE, RESUME, Do("look"), BEGIN, REST),
+        num_workers=2,
+    ),
+    "a sampler that empties its states, saved again without a batch": _of(
+        Data(length=13), (BEGIN, Do("take", 2), SAVE, RESUME, BEGIN, SAVE, *_resumed(1)[-5:]), "stateful", num_workers=1
+    ),
     "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
     "drop_last drops all": _of(Data(length=3), (BEGIN, REST), batch_size=4, num_workers=1, drop_last=True),
     "drop_last drops all, without workers": _of(Data(length=3), (BEGIN, REST), batch_size=4, drop_last=True),
@@ -244,5 +264,17 @@ CORPUS |= {
         _of(Data(form=form, length=24), (BEGIN, REST), num_workers=2), collate=collate
     )
     for form, collate in (("number", "by_name"), ("dict", "by_name"), ("labelled", "mixed"), ("two large", "mixed"))
+}
+CORPUS |= {
+    f"what is met twice, or is NumPy's: {form}, {collate}, {order}": replace(
+        _of(Data(form=form, length=24), (BEGIN, REST), order, num_workers=1), collate=collate
+    )
+    for form, collate, order in (
+        ("tensor", "twice", "in order"),
+        ("dict", "twice", "in order"),
+        ("marked", "twice", "in order"),
+        ("twins", "as_list", "in order"),
+        ("number", "as_list", "numpy ints"),
+    )
 }
 CORPUS["labels are kept"] = _of(Data(form="labelled", length=24), (BEGIN, REST), num_workers=2)

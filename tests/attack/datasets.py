@@ -23,9 +23,13 @@ from shmloader.batch.replace_tensors import tensors_of
 Point = collections.namedtuple("Point", ["x", "label"])
 
 
+class Marked(torch.Tensor):
+    """A tensor of a class of the user's."""
+
+
 def views(i: int) -> dict[str, Any]:
     """Tensors that share memory."""
-    whole = torch.full((4, 5), i)
+    whole = torch.arange(20 * i, 20 * i + 20).view(4, 5)  # a view of another place has other elements
     return {"whole": whole, "views": [whole[1:3], whole.view(-1)[::2], whole[3:].expand(3, 1, 5)]}
 
 
@@ -38,10 +42,12 @@ FORMS: dict[str, Callable[[int], Any]] = {
     "dict": lambda i: {"x": torch.full((2,), float(i)), "label": i},
     "named tuple": lambda i: Point(torch.tensor([i]), f"{i}"),
     "pair": lambda i: (numpy.full(3, i), i),
-    "string": lambda i: f"sample {i}",
+    "string": lambda i: f"sample {i} by {type(i).__name__}",
     "bytes": lambda i: b"%d" % i,
     "nested": lambda i: [{"a": (i, torch.tensor(i))}, str(i)],
     "views": views,
+    "twins": lambda i: [numpy.full(2, i)] * 2,
+    "marked": lambda i: torch.full((3,), i).as_subclass(Marked),
     "labelled": lambda i: (torch.full((8000,), i % 100, dtype=torch.uint8), i),  # too few for threads of torch
     "large": lambda i: torch.full((20_000,), i % 100, dtype=torch.uint8),
     "two large": lambda i: [torch.full((size,), i % 100, dtype=torch.uint8) for size in (6000, 5000)],
@@ -428,10 +434,11 @@ class StreamWithState(Stream):
 
 class StreamOfEpoch(Stream):
     """A stream with set_epoch(), whose state holds its epoch: all its iterators in that epoch begin at the state's
-    place, as those of Hugging Face's datasets do.  It goes back to that epoch when the state is loaded.
+    place, as those of Hugging Face's datasets do.  It goes back to that epoch when the state is loaded.  Its state is
+    that of its last iterator, and it empties what it gets.
     """
 
-    position, epoch = 0, 0
+    position, epoch, of = 0, 0, 0
     start: dict[str, int] | None = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -440,16 +447,44 @@ class StreamOfEpoch(Stream):
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         first, step = (info.id, info.num_workers) if info else (0, 1)
+        self.of = self.epoch
         self.position = self.start["position"] if self.start and self.start["epoch"] == self.epoch else 0
         while (i := first + self.position * step) < self.length:
             self.position += 1
-            yield self.sample(i + self.epoch * self.length)
+            yield self.sample(i + self.of * self.length)
 
     def state_dict(self) -> dict[str, int]:
-        return {"position": self.position, "epoch": self.epoch}
+        return {"position": self.position, "epoch": self.of}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.start, self.epoch = state, state["epoch"]
+        self.start, self.epoch = {**state}, state["epoch"]
+        state.clear()
+
+
+class StreamThatDrawsOn(Stream):
+    """A stream whose set_epoch() begins its draws again.  Loading a state draws as often as then, from where it is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.rng, self.drawn = random.Random(epoch), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        while first + self.drawn * step < self.length:
+            self.drawn += 1
+            yield self.sample(self.rng.randrange(1000))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        for _ in range(state["drawn"]):
+            self.rng.randrange(1000)
+        self.drawn = state["drawn"]
 
 
 class StreamWhoseEpochCounts(Stream):
@@ -482,6 +517,7 @@ KINDS: dict[str, type] = {
     "stream with state": StreamWithState,
     "stream whose iterator has state": StreamWhoseIteratorHasState,
     "stream of epoch": StreamOfEpoch,
+    "stream that draws on by epoch": StreamThatDrawsOn,
     "stream module": StreamModule,
     "stream with failing state": StreamWithFailingState,
     "rows with generator": RowsWithGenerator,
@@ -518,9 +554,9 @@ def with_views(samples: list[Any]) -> Any:
     batch = default_collate(samples)
     found = [tensor for tensor in tensors_of(batch) if tensor.dim()]
     return {
-        "few": [tensor.reshape(-1)[:2] for tensor in found],  # small beside a large batch: NOTE [ Small leaves ]
+        "few": [tensor.reshape(-1)[-2:] for tensor in found],  # small beside a large batch: NOTE [ Small leaves ]
         "whole": batch,
-        "views": [view for tensor in found for view in (tensor[:1], tensor.expand(3, *tensor.shape))],
+        "views": [view for tensor in found for view in (tensor[:1], tensor[-1:], tensor.expand(3, *tensor.shape))],
     }
 
 
@@ -530,6 +566,12 @@ def annotated_views(samples: list[Any]) -> Any:
     marks = {f"{sample}": [{"box": [k] * (len(f"{sample}") % 4)}] * (k % 3) for k, sample in enumerate(samples)}
     views = [*tensors_of(batch)] * 2
     return {"whole": batch, "views": views, "marks": marks, "again": marks, "of": (marks, {"in": [marks]})}
+
+
+def twice(samples: list[Any]) -> Any:
+    """The collated batch twice: a tensor, or a container of tensors."""
+    batch = default_collate(samples)
+    return {"once": batch, "again": [batch]}
 
 
 def by_name(samples: list[Any]) -> Any:
@@ -550,6 +592,7 @@ COLLATE: dict[str, Any] = {
     "beside_object": beside_object,
     "with_views": with_views,
     "annotated_views": annotated_views,
+    "twice": twice,
     "by_name": by_name,
     "mixed": mixed,
 }

@@ -31,7 +31,7 @@ def _some(drawn: random.Random, share: float, values: Sequence[Any], unless: Any
 
 def _program(drawn: random.Random) -> Program:
     kind = drawn.choice([*(kind for kind in KINDS if kind not in OF_EPOCH), "rows", "rows", "stream with state"])
-    kind = "rows" if kind == "rows with generator" else kind
+    kind = "rows" if kind in ("rows with generator", "stream that draws on by epoch") else kind
     stream = kind.startswith("stream")
     length = drawn.choice([0, 1, 5, 6, 7, 8, 9, 12, 13, 24])
     data = Data(
@@ -53,7 +53,7 @@ def _program(drawn: random.Random) -> Program:
     program = program.with_options(**_options(drawn, stream, data))
     scenes = [_counting, _with_generator, _failing, _with_raising_sampler, _with_uncut_batch, _among_ranks]
     scenes += [_short_of_memory, _in_another_order, _between_epochs, _between_epochs, _saving, _saving]
-    scenes += [_with_set_epoch, _in_a_shorter_dataset]
+    scenes += [_with_set_epoch, _in_a_shorter_dataset, _looking]
     scenes += [_sent_to_workers] if drawn.random() < 0.04 else []
     special = _some(drawn, 0.4, scenes, None)
     if special:
@@ -255,7 +255,9 @@ def _between_epochs(drawn: random.Random, program: Program) -> Program:
     """A sampler or a stream that keeps where it was, resumed between two epochs or within one, and used for more."""
     if drawn.random() < 0.4:
         program = _streaming(program, "stream of epoch", drawn.choice([6, 8, 13, 24]))
-        program = program.with_options(num_workers=drawn.choice([None, None, None, 1]), persistent_workers=None)
+        workers, lasts = drawn.choice([(None, None), (None, None), (1, None), (1, True)])
+        program = program.with_options(num_workers=workers, persistent_workers=lasts)
+        program = replace(program, loader="" if lasts else program.loader)
     else:
         order = Order(drawn.choice([kind for kind in ORDERS if "itself" in kind or "used up" in kind]))
         data = replace(program.data, kind="rows", noise="", length=max(program.data.length, 5))
@@ -297,7 +299,7 @@ def _saving(drawn: random.Random, program: Program) -> Program:
     actions: list[Do] = [BEGIN, REST] * drawn.choice([0, 0, 1])
     actions += [SAVE] * drawn.choice([0, 0, 1])
     for _ in range(drawn.choice([1, 1, 2])):
-        actions += [BEGIN, Do("take", drawn.randint(1, 4)), SAVE]
+        actions += [BEGIN, *_some(drawn, 0.8, [[Do("take", count)] for count in range(1, 5)], []), SAVE]
         actions += _some(drawn, 0.3, [[Do("take", 1), SAVE], [Do("take", 2)]], [])
         actions += [Do("resume")]
     if order.kind in ("failing state", "counting"):
@@ -329,11 +331,24 @@ def _with_set_epoch(drawn: random.Random, program: Program) -> Program:
     return replace(program, actions=tuple(actions))
 
 
+def _looking(drawn: random.Random, program: Program) -> Program:
+    """A stream that is resumed by more draws, and of which the user takes a sample before that."""
+    program = _streaming(program, "stream that draws on by epoch", drawn.choice([8, 13, 24]))
+    gone = dict.fromkeys(("persistent_workers", "drop_last"))
+    program = program.with_options(num_workers=drawn.choice([1, 2]), **gone)
+    actions = [Do("set epoch", 1), BEGIN, Do("take", drawn.randint(1, 3)), SAVE, Do("resume"), Do("look")]
+    return replace(program, actions=(*actions, BEGIN, REST, Do("set epoch", 2), BEGIN, REST))
+
+
 def _sent_to_workers(drawn: random.Random, program: Program) -> Program:
-    """A dataset with a generator, in workers that do not inherit it.  Rare, because each of them imports torch."""
-    data = Data("rows with generator", 6, drawn.choice(["number", "tensor", "dict"]))
+    """A dataset with a generator, or a number, in workers that do not inherit it.  Rare, because they import torch."""
+    kind = drawn.choice(["rows with generator", "rows whose epoch counts"])
+    data = Data(kind, 6, drawn.choice(["number", "tensor", "dict"]))
     program = Program(program.seed, data, Order(drawn.choice(["in order", "shuffle"])), drawn.choice([1, 2, 3]))
-    return replace(program, actions=(BEGIN, REST)).with_options(num_workers=1, multiprocessing_context="forkserver")
+    numbers = [Do("set epoch", 2)] if "epoch" in kind else []
+    return replace(program, actions=(*numbers, BEGIN, REST)).with_options(
+        num_workers=1, multiprocessing_context="forkserver"
+    )
 
 
 def _short_of_memory(drawn: random.Random, program: Program) -> Program:

@@ -30,7 +30,7 @@ MOST = 200  # batches of an epoch, after which it has no end
 def plain(value: Any) -> Any:
     """The value as tuples, lists and numbers, which can be compared, pickled and printed."""
     if isinstance(value, torch.Tensor):
-        return ("tensor", str(value.dtype), tuple(value.shape), value.tolist())
+        return (type(value).__name__, str(value.dtype), tuple(value.shape), value.tolist())
     if isinstance(value, numpy.ndarray):
         return ("array", value.dtype.str, value.shape, value.tolist())
     if isinstance(value, Mapping):
@@ -65,7 +65,7 @@ def write(value: Any) -> None:
     """Write into tensors that have views beside them, which may show it."""
     if isinstance(value, dict) and "views" in value:
         for tensor in tensors_of(value["whole"]):
-            tensor.fill_(1)
+            tensor[-1:].fill_(1)  # in a part, so that it is seen where a view lies
     elif isinstance(value, (list, tuple)):
         for item in value:
             write(item)

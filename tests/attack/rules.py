@@ -23,9 +23,13 @@ from tests.attack.twin import OURS_ALONE, is_compared_with_ours, is_followed, ra
 WITHOUT_PLACE = ("stream", "stream itself", "stream module")  # they are read again after a resume
 OF_STREAMS = (
     *(*WITHOUT_PLACE, "stream with state", "stream whose iterator has state", "stream of epoch"),
-    *("stream with failing state", "stream whose epoch counts"),
+    *("stream with failing state", "stream whose epoch counts", "stream that draws on by epoch"),
 )
-COUNT = ("stream with state", "stream of epoch")  # their places are their own, and not their iterators'
+COUNT = (
+    "stream with state",
+    "stream of epoch",
+    "stream that draws on by epoch",
+)  # their places are their own, and not their iterators'
 WHOLE = ("in order", "shuffle", "list", "own")  # an epoch has each sample once
 CHANGES_OF = {
     "weights": ("weighted",),
@@ -173,9 +177,12 @@ def _epochs(program: Program) -> str | None:
         return "torch's workers that persist do not learn the epoch, and a twin without workers draws other noise"
     if not is_followed(program):
         return None
-    if data.noise or data.habit or program.loader or program.does("hook", "resume") or get("on_bad_sample"):
+    alone = data.kind == "stream of epoch" and program.workers == 1
+    if data.noise or data.habit or program.loader or program.does("hook") or get("on_bad_sample"):
         return "the twin has no workers"
-    followed = ("rows of epoch", "rows whose epoch counts", "rows whose epoch draws")
+    if program.does("resume") and not alone:
+        return "the twin has no workers"
+    followed = ("rows of epoch", "rows whose epoch counts", "rows whose epoch draws", *["stream of epoch"] * alone)
     if get("persistent_workers") and data.kind not in followed:
         return "torch's workers that persist do not learn the epoch"
     if get("persistent_workers") and program.order.kind in (*DRAWS, "raising", "odd batches"):
@@ -341,6 +348,8 @@ def _actions(program: Program) -> str | None:
             or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
         ):
             return "no epoch to set"
+        elif verb == "look" and not (fresh and workers and program.data.kind == "stream that draws on by epoch"):
+            return "what is read of the trainer's dataset is not given by its copies"
         elif verb == "set attribute" and (midway or fresh):
             return "workers have their copy"
         elif verb in ("hook", "unhook") and (midway or saved or (persistent and was_begun)):

@@ -42,6 +42,7 @@ ORDERS: dict[str, str] = {
     "pool in batches": "batch_sampler=BatchSampler(samplers.Pool({length}), {batch_size}, False)",
     "buffer": "sampler=samplers.Buffer({length})",
     "numpy's": "sampler=samplers.Numpys({length})",
+    "numpy ints": "sampler=samplers.NumpyInts({length})",
     "stub": "sampler=samplers.Stub({length})",
     "module": "sampler=samplers.Module({length})",
     "unready": "sampler=samplers.Unready({length})",
@@ -87,6 +88,7 @@ WITHOUT_STATE = (
     "raising",
     "itself",
     "itself in batches",
+    "numpy ints",
     "stub",
     "module",
     "unready",
@@ -188,7 +190,7 @@ class Keeper(Sampler[int]):
         return {"position": self.position, "epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, self.epoch = state["position"], state["epoch"]
+        self.position, self.epoch = state.pop("position"), state.pop("epoch")  # lhotse's empty what they get, too
 
 
 class UsedUp(Sampler[int]):
@@ -358,6 +360,13 @@ class Numpys(Sampler[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.order = list(state["order"])
+
+
+class NumpyInts(Backwards):
+    """Gives NumPy's ints, and Python's among them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([i if i % 7 == 6 else numpy.int64(i) for i in range(self.length)])
 
 
 class Stub(Backwards):

@@ -34,6 +34,7 @@ _OURS: dict[str, list[str]] = {
     "pickle": ["loader = pickle.loads(pickle.dumps(loader))"],
     "nest": ["log.inner(loader)"],
     "fork": ["log.fork()"],
+    "look": ["next(iter(loader.dataset), None)"],
     "hook": ["log.hook({what!r})"],
     "unhook": ["log.unhook()"],
     "go on": ["it = it if log.under_way else log.begin(loader)"],  # of a run that is not interrupted
@@ -42,6 +43,7 @@ _OURS: dict[str, list[str]] = {
 _TORCHS: dict[str, list[str]] = {
     "close": ["it = loader._iterator = None; gc.collect()"],
     "close iterator": [],
+    "look": [],
     "save": [],
     "resume": [],
     "set epoch": ["for part in (loader.sampler, loader.dataset): getattr(part, 'set_epoch', int)({count})"],
