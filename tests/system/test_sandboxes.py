@@ -13,6 +13,7 @@ import sandbox
 from hostile import BothSides
 from scripts import run_script
 
+import shmloader
 from shmloader.ring import segment
 from shmloader.system import anonymous_files, control_groups, limits
 
@@ -117,6 +118,16 @@ def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert os.pread(fd, 3, 5000) == b"row"
     for each in (fd, heard, says):
         os.close(each)
+
+
+def test_a_python_that_cannot_say_on_which_cores_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own tests take the function away, and torch's loader counts all cores then."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with pytest.warns(UserWarning, match="will create 2 worker processes"):
+        loader = shmloader.DataLoader(range(8), batch_size=4, num_workers=2)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert loader.rides_ring
 
 
 @REFUSING
