@@ -335,8 +335,9 @@ def _looking(drawn: random.Random, program: Program) -> Program:
     """A stream that is resumed by more draws, and of which the user takes a sample before that."""
     program = _streaming(program, "stream that draws on by epoch", drawn.choice([8, 13, 24]))
     gone = dict.fromkeys(("persistent_workers", "drop_last"))
-    program = program.with_options(num_workers=drawn.choice([1, 2]), **gone)
-    actions = [Do("set epoch", 1), BEGIN, Do("take", drawn.randint(1, 3)), SAVE, Do("resume"), Do("look")]
+    workers = drawn.choice([1, 2])
+    program = program.with_options(num_workers=workers, **gone)
+    actions = [Do("set epoch", 1), BEGIN, Do("take", drawn.randint(workers, 3)), SAVE, Do("resume"), Do("look")]
     return replace(program, actions=(*actions, BEGIN, REST, Do("set epoch", 2), BEGIN, REST))
 
 

@@ -350,6 +350,8 @@ def _actions(program: Program) -> str | None:
             return "no epoch to set"
         elif verb == "look" and not (fresh and workers and program.data.kind == "stream that draws on by epoch"):
             return "what is read of the trainer's dataset is not given by its copies"
+        elif verb == "look" and not (lost_midway and took >= workers and program.actions[0].verb == "set epoch"):
+            return "a copy begins where the trainer's dataset is, if it has no state, or no number from which to begin"
         elif verb == "set attribute" and (midway or fresh):
             return "workers have their copy"
         elif verb in ("hook", "unhook") and (midway or saved or (persistent and was_begun)):
