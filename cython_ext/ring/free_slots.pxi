@@ -352,7 +352,8 @@ cdef class Slots:
     def wake(self) -> None:
         """An epoch begins."""
         self.rested_at, self.folded = 0, False
-        self.others_give_back()
+        if not self.mapping.closed:
+            self.others_give_back()
 
     cdef int others_give_back(self) except -1:
         """Have rings that rest begin at once, but for the last one, if they, that one and this one hold over A_LOT."""
