@@ -24,7 +24,7 @@ cases.  In the first two they would be of no use for long:
        larger.  So no slot gives back twice within a period.  If a batch comes that is too large for what was left,
        periods become twice as long: a batch that is large once in a while, or in each epoch, soon finds its pages.
     3. A batch has died whose slot has more than HUGE.  Memory may be short then, and torch's loader frees such a batch
-       at once, too.  To make so large a batch takes many times as long as to get the pages again.
+       at once, too.  With both, 300 MB take the same time and memory: docs/patterns.md.
 
 Only the trainer gives back, only of slots that are free, and with the GIL.  No sequence that is open or claimed names
 such a slot, a worker that still has views of one keeps it (KEPT), and a dead worker has been reaped before its slot
