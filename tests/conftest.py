@@ -25,7 +25,6 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 import numpy
-import psutil
 import pytest
 import scripts
 import torch
@@ -394,25 +393,18 @@ def mount_small_shm(size: str) -> None:
 
 
 def shm_names() -> frozenset[str]:
-    """All names in /dev/shm: what was there before, for left_in_shm().
-
-    Those of living processes too.  If one that was killed has left a name, and another process gets its pid and ends,
-    the name would else be taken for new.
-    """
+    """All names in /dev/shm: what was there before, for left_in_shm()."""
     return frozenset(os.listdir("/dev/shm"))
 
 
 def left_in_shm(before: frozenset[str]) -> set[str]:
-    """Names in /dev/shm that are new and can be ours: torch writes the pid into its own, and others here use torch."""
-    ours = set()
-    for name in shm_names() - before:
-        if name.startswith(("sem.mp-", "sem.loky-", "psm_")):  # others' on this machine; a loader of ours has none
-            continue
-        theirs = re.match(r"torch_(\d+)", name)
-        if theirs and psutil.pid_exists(int(theirs[1])):
-            continue
-        ours.add(name)
-    return ours
+    """Names in /dev/shm that are new and can be ours.
+
+    Not torch's: it makes one for each tensor that it shares, and unlinks it at once.  A worker of torch's loader that
+    ends in between leaves it, whichever test has started that worker.  test_start.py looks at those of our loaders.
+    """
+    others = "sem.mp-", "sem.loky-", "psm_", "torch_"
+    return {name for name in shm_names() - before if not name.startswith(others)}
 
 
 def children() -> set[int]:

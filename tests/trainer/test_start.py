@@ -233,7 +233,7 @@ def test_where_names_are_shared_each_worker_has_a_pickle_of_its_own() -> None:
     """A name that has had more readers than were counted is gone before its memory is."""
     ran = run_script(
         """
-        import torch, shmloader
+        import glob, os, time, torch, shmloader
 
         class Counted(torch.utils.data.Dataset):
             pickled = 0
@@ -248,9 +248,15 @@ def test_where_names_are_shared_each_worker_has_a_pickle_of_its_own() -> None:
             torch.multiprocessing.set_sharing_strategy("file_system")
             loader = shmloader.DataLoader(Counted(), batch_size=None, num_workers=2, multiprocessing_context="spawn")
             print([batch.tolist() for batch in loader], Counted.pickled)
+            del loader.dataset.tensor
+            names = f"/dev/shm/torch_{os.getpid()}_*"
+            end = time.monotonic() + 10
+            while glob.glob(names) and time.monotonic() < end:  # torch's own process unlinks them
+                time.sleep(0.05)
+            print(glob.glob(names))
         """
     )
-    assert ran.out == f"{[[k, k + 1, k + 2] for k in range(4)]} 2\n", ran.out + ran.err
+    assert ran.out == f"{[[k, k + 1, k + 2] for k in range(4)]} 2\n[]\n", ran.out + ran.err
 
 
 # ------------------------------------------------------------------------------------------------------ without workers
