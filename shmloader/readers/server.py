@@ -294,6 +294,8 @@ class Server:
                 text = reader.sock.recv(MOST_IN_SOCKET)
             except BlockingIOError:
                 return True
+            except ConnectionResetError:
+                continue  # it has closed and not read all, which the kernel says once; what it had sent comes behind
             except OSError:
                 return False
             if not text:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import types
+
 import pytest
 from served import printed
+
+from shmloader.readers.server import Server, _close, _Reader
 
 COPIES = pytest.mark.parametrize("copy", [True, False], ids=["copies", "shared"])
 
@@ -251,6 +257,22 @@ end(server)
 """
     )
     assert printed(text) == ["[]"]
+
+
+def test_the_server_hears_what_a_job_has_read_also_if_that_has_left_messages_unread() -> None:
+    """The kernel reports such an end by an error, once, before it gives what that end had sent."""
+    sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader = _Reader(sock)
+    try:
+        reader.hello = {}
+        sock.send(b"not read")
+        theirs.send(struct.pack("Q", 7))
+        theirs.close()
+        heard: list[int] = []
+        assert not Server._hear(types.SimpleNamespace(_come_back=lambda number, _: heard.append(number)), reader)
+        assert heard == [7]
+    finally:
+        _close(reader)
 
 
 def test_jobs_that_keep_all_slots_together_hold_up_nobody() -> None:
