@@ -352,6 +352,8 @@ def _actions(program: Program) -> str | None:
             return "what is read of the trainer's dataset is not given by its copies"
         elif verb == "look" and not (lost_midway and took >= workers and program.actions[0].verb == "set epoch"):
             return "a copy begins where the trainer's dataset is, if it has no state, or no number from which to begin"
+        elif verb == "look" and took * (program.batch_size or 1) >= program.data.length:
+            return "the state may be that of an epoch's end, and no copy has one then"
         elif verb == "set attribute" and (midway or fresh):
             return "workers have their copy"
         elif verb in ("hook", "unhook") and (midway or saved or (persistent and was_begun)):

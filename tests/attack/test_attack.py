@@ -196,6 +196,14 @@ def test_a_dataset_is_not_shortened_below_nothing() -> None:
     assert "fewer samples than none" in (rules.why_not(twice) or "")
 
 
+@pytest.mark.parametrize(("took", "why"), [(1, "no state"), (2, None), (24, "of an epoch's end")])
+def test_a_look_is_drawn_where_each_copy_has_a_state(took: int, why: str | None) -> None:
+    program = CORPUS["a stream that draws on, resumed behind a look into it"]
+    actions = [replace(action, count=took) if action.verb == "take" else action for action in program.actions]
+    found = rules.why_not(replace(program, actions=tuple(actions)))
+    assert (why or "") in (found or "") and (found is None) == (why is None)
+
+
 def test_a_small_shm_is_the_programs_alone() -> None:
     program = replace(EPOCH, data=Data(form="large", length=24), batch_size=4, shm="512k")
     assert judged(program.with_options(num_workers=2, ring_memory="posix", prefetch_factor=4)) is None
