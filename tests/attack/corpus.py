@@ -186,6 +186,19 @@ CORPUS: dict[str, Program] = {
     "a sampler that empties its states, saved again without a batch": _of(
         Data(length=13), (BEGIN, Do("take", 2), SAVE, RESUME, BEGIN, SAVE, *_resumed(1)[-5:]), "stateful", num_workers=1
     ),
+    **{
+        f"an epoch that is left, and whole ones that end with a batch: {order}": _of(
+            Data(length=6), (BEGIN, BEGIN, REST, BEGIN, REST), order, num_workers=2
+        )
+        for order in ("generator", "own generator")
+    },
+    "a state before the first draw, then resumed twice": _of(
+        Data(length=13), (SAVE, *_resumed(1)[:4], *_resumed(1)), "buffer", num_workers=1
+    ),
+    "a state before the first draw, and behind the last": _of(Data(), (SAVE, *_resumed(4)), "pool"),
+    "a state before the first draw, and of a used-up sampler": _of(
+        Data(), (SAVE, *_resumed(4)), "stateful", num_workers=1
+    ),
     "an exception that torch cannot make again": _of(Data(habit="raises with message"), (BEGIN, REST), num_workers=1),
     "drop_last drops all": _of(Data(length=3), (BEGIN, REST), batch_size=4, num_workers=1, drop_last=True),
     "drop_last drops all, without workers": _of(Data(length=3), (BEGIN, REST), batch_size=4, drop_last=True),
@@ -208,6 +221,7 @@ CORPUS: dict[str, Program] = {
     "another seed in mid-epoch, without shuffle": _in_another_order("seed", "straight distributed"),
     **{f"replaced in torch: {what}": _hooked(what, num_workers=1) for what in HOOKS},
     "replaced in torch: __iter__, resumed": _hooked("__iter__", *_resumed(2), num_workers=1),
+    "replaced in torch: _get_iterator, resumed without workers": _hooked("_get_iterator", *_resumed(2)),
     "replaced in torch from the second epoch on": Program(
         actions=(BEGIN, REST, Do("hook", what="_next_data"), BEGIN, REST, Do("unhook"), BEGIN, REST)
     ).with_options(num_workers=1),
