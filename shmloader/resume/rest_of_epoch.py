@@ -11,7 +11,6 @@ was delivered is skipped.  That is right only if it gives the same order again.
 
 from __future__ import annotations
 
-import collections
 import copy
 import itertools
 import math
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from shmloader.protocols.iterators import by_next
+from shmloader.protocols.iterators import by_next, skip
 from shmloader.protocols.states import load_state
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
@@ -177,5 +176,5 @@ def _seeded(last: Any, state: State) -> Any:
 
 
 def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
-    collections.deque(itertools.islice(by_next(indices), count), maxlen=0)
+    skip(indices, count)
     return indices

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from shmloader.core.batch_writer import Writer
 from shmloader.protocols.attributes import says_where_it_is
-from shmloader.protocols.iterators import by_next
+from shmloader.protocols.iterators import by_next, skip
 from shmloader.protocols.states import load_state
 from shmloader.protocols.wrapped_datasets import hearers
 from shmloader.worker.in_place import in_place
@@ -178,7 +178,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
         return samples
     if left.errors:
         return _passed_over(dataset, samples, left)
-    collections.deque(itertools.islice(by_next(samples), left.samples), maxlen=0)
+    skip(samples, left.samples)
     return samples
 
 
