@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 import shmloader as loader
@@ -217,7 +216,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-@record  # torchrun then prints the traceback of the rank that failed first
+# Without torch's @record: torchrun may stop a rank that writes its error file, cannot read half a file, and then starts
+# no rank again.  Each rank prints its traceback by itself.
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     local_rank = int(os.environ["LOCAL_RANK"])
