@@ -177,17 +177,21 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
             restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:
-        return _passed_over(dataset, samples, left)
+        return pass_errors_over(dataset, samples, left)
     skip(samples, left.samples)
     return samples
 
 
-def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
+def pass_errors_over(dataset: Any, samples: Any, left: Left, each: int = 1) -> Any:
     """pass_over() for a stream that raised before the user continued: an error at the same place is dropped.
 
     An error that does not come again may have taken a sample's place, or the stream may have tried that sample again.
     In the first case the stream now gives a sample more: the one that raised, or, because the count ends one sample
     early, one that was delivered.
+
+    Args:
+        dataset, samples, left: As in pass_over().
+        each: How many samples an item of the iterator counts as.
     """
     given, errors = 0, collections.Counter(left.errors)
     missing: list[int] = []
@@ -205,7 +209,7 @@ def _passed_over(dataset: Any, samples: Any, left: Left) -> Any:
         if given == left.samples:  # the error came behind the last delivered sample, so this one was not delivered
             samples = itertools.chain([sample], by_next(samples))
             break
-        given += 1
+        given += each
     if missing:
         _warn_of_missing(dataset, missing)
     return samples

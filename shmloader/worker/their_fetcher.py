@@ -4,13 +4,15 @@ NOTE [ Their fetcher ]
 
 Such a fetcher decides itself which samples a batch has, so a batch says nothing about how many samples it took from a
 stream.  Therefore a stream without a state is resumed by batches: the fetcher makes the delivered batches again, and
-they are dropped.  A stream with a state continues from its state.  What the fetcher itself has kept of its samples is
+they are dropped.  A batch counts as the samples that torch's fetcher would have taken for it, and one that raised as an
+error at its place.  A stream with a state continues from its state.  What the fetcher itself has kept of its samples is
 lost then, because nobody else knows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -18,7 +20,7 @@ from torch.utils.data import IterableDataset
 from shmloader.private import replaced
 from shmloader.protocols.attributes import attribute
 from shmloader.protocols.states import load_state
-from shmloader.worker.fetch import Left, restore_stream, state_of_stream
+from shmloader.worker.fetch import Left, pass_errors_over, restore_stream, state_of_stream
 
 
 def theirs(
@@ -84,11 +86,15 @@ class TheirStream:
         self._fetcher = fetcher
         self._fetched = fetched
         self.ended = left is not None and left.ended
-        self._again = 0  # as many samples as torch's fetcher would have taken for the delivered batches
+        self._given = 0 if left is None else left.samples
+        self._errors = [] if left is None else list(left.errors)
+        self._delivered: Left | None = None  # what is made again at the first task
+        self._rest: Iterator[Any] | None = None  # the batches behind that
+        self._failed: Exception | None = None
         if left is None or left.ended:
             return
         if left.state is None:
-            self._again = left.samples
+            self._delivered = left
         elif left.state["iterator"] is not None:
             load_state(fetcher.dataset_iter, left.state["iterator"])
             restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
@@ -98,29 +104,44 @@ class TheirStream:
         samples = attribute(self._fetcher, "dataset_iter")
         # torch's fetcher notes the end with the last batch if that is not full, and a state that restarts has it then
         has_ended = self.ended or attribute(self._fetcher, "ended") is True
-        return state_of_stream(self._dataset, samples, has_ended, 0, ())
+        return state_of_stream(self._dataset, samples, has_ended, self._given, self._errors)
 
     def __call__(self, task: Any) -> Any:
         if self.ended:
             raise StopIteration
+        size = len(task) if isinstance(task, (list, tuple)) else 1
+        if self._rest is None:
+            self._rest = self._behind_delivered(task, size)
         try:
-            if self._again:
-                self._make_again(task)
-            batch = self._fetcher.fetch(task)
+            batch = next(self._rest)
         except StopIteration:
             self.ended = True
             raise
+        except Exception:
+            self._errors.append(self._given)
+            raise
+        self._given += size
         self._fetched()
         return batch
 
-    def _make_again(self, task: Any) -> None:
-        """Make the delivered batches once more.  One that raised raises again, and is dropped, too."""
-        batches = self._again // (len(task) if isinstance(task, (list, tuple)) else 1)
-        self._again = 0
-        for _ in range(batches):
-            try:
-                self._fetcher.fetch(task)
-            except StopIteration:
-                raise
-            except Exception:
-                continue
+    def _behind_delivered(self, task: Any, size: int) -> Iterator[Any]:
+        """The batches behind the delivered ones, which are made once more and dropped.
+
+        Args:
+            task: What the fetcher gets for each batch.  All tasks of a stream are the same.
+            size: How many samples a batch counts as.
+
+        Raises:
+            Exception: One of them raised, and did not before.  Each further call raises it, too.
+        """
+        if self._failed is not None:  # the place is not known any more
+            raise self._failed
+        batches = map(self._fetcher.fetch, itertools.repeat(task))
+        if self._delivered is None:
+            return batches
+        try:
+            rest: Iterator[Any] = pass_errors_over(self._dataset, batches, self._delivered, size)
+        except Exception as error:
+            self._failed = error
+            raise
+        return rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import pickle
@@ -322,6 +323,93 @@ def test_a_stream_with_a_state_resumes_by_that(workers: int, monkeypatch: pytest
     resumed.load_state_dict(state)
     assert_same(list(resumed), whole[1:])
     assert_same(list(resumed), whole)
+
+
+class Negative(_utils.fetch._IterableDatasetFetcher):
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        return -super().fetch(possibly_batched_index)
+
+
+class Flaky(IterableDataset):
+    """Sample 2 raises when it is first read.  It comes at the next call, if it is not left out."""
+
+    def __init__(self, raises: bool, leaves_out: bool = False) -> None:
+        self.raises, self.leaves_out = raises, leaves_out
+
+    def __iter__(self) -> Any:
+        self.next, self.raises_now = 0, self.raises
+        return self
+
+    def __next__(self) -> float:
+        if self.next == 10:
+            raise StopIteration
+        if self.next == 2 and self.raises_now:
+            self.raises_now = False
+            self.next += self.leaves_out
+            raise ValueError("sample 2 is bad")
+        self.next += 1
+        return float(self.next - 1)
+
+
+def taken(batches: Iterator[Any], count: int) -> list[float]:
+    """So many samples, or as many as there are; errors do not count."""
+    got: list[float] = []
+    while len(got) < count:
+        with contextlib.suppress(ValueError):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            got += (-batch).reshape(-1).tolist()
+    return got
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("leaves_out", [False, True])
+@pytest.mark.parametrize("raises_again", [False, True])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict", "ignore:the stream Flaky")
+def test_a_stream_that_raised_loses_no_sample(
+    workers: int, size: int | None, leaves_out: bool, raises_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+
+    def make(raises: bool) -> Any:
+        return shmloader.DataLoader(
+            Flaky(raises, leaves_out), batch_size=size, num_workers=workers, collate_fn=torch.tensor
+        )
+
+    def loader_behind(count: int) -> tuple[Any, list[float]]:
+        loader = make(True)
+        return loader, taken(iter(loader), count)
+
+    whole = taken(iter(make(True)), 20)
+    assert whole == [float(k) for k in range(10) if not (k == 2 and leaves_out)]
+    for count in range(0, 10, size or 1):
+        loader, had = loader_behind(count)
+        resumed = make(raises_again)
+        resumed.load_state_dict(loader.state_dict())
+        rest = taken(iter(resumed), 20)
+        if raises_again or not leaves_out:
+            assert had + rest == whole
+        else:
+            assert {*whole} <= {*had, *rest} and len(had + rest) <= 10 + (size or 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict")
+def test_a_stream_that_raises_only_in_the_resumed_run_gives_nothing_there(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader, resumed = (
+        shmloader.DataLoader(Flaky(raises), batch_size=2, num_workers=workers) for raises in (False, True)
+    )
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    resumed.load_state_dict(loader.state_dict())
+    batches = iter(resumed)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="sample 2 is bad"):
+            next(batches)
 
 
 class StartsOver(IterableDataset[int]):
