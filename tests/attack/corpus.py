@@ -9,7 +9,7 @@ from typing import Any
 from tests.attack.datasets import OF_EPOCH
 from tests.attack.hooks import HOOKS
 from tests.attack.program import Data, Do, Order, Program
-from tests.attack.samplers import CALLING, DISTRIBUTED, OTHERS
+from tests.attack.samplers import CALLING, DISTRIBUTED, KEEPS, OTHERS
 
 BEGIN, REST, SAVE, RESUME = Do("begin"), Do("rest"), Do("save"), Do("resume")
 
@@ -49,7 +49,9 @@ def _numbered(kind: str) -> tuple[Do, ...]:
     return (Do("set epoch", 0), *attribute, BEGIN, REST, Do("set epoch", 1), BEGIN, REST)
 
 
-def _of(data: Data, actions: tuple[Do, ...], order: str = "in order", batch_size: int = 2, **options: Any) -> Program:
+def _of(
+    data: Data, actions: tuple[Do, ...], order: str = "in order", batch_size: int | None = 2, **options: Any
+) -> Program:
     return Program(0, data, Order(order), batch_size, actions=actions).with_options(**options)
 
 
@@ -126,12 +128,21 @@ CORPUS: dict[str, Program] = {
     "a used-up sampler, saved early and behind the last batch": _of(
         Data(), (SAVE, *_resumed(4)), "used up", num_workers=1
     ),
+    "a used-up sampler, resumed in the second epoch": _of(
+        Data(), (BEGIN, REST, *_resumed(2)), "used up", num_workers=1
+    ),
     "a used-up sampler, without workers": _of(Data(), SAVED_BETWEEN, "used up batches"),
     "a stream whose epoch was set once, without workers": _of(
         Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2))
     ),
     "a stream tries again what it raised": _of(
         Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
+    ),
+    "a stream tries again what it raised, by another fetcher": _of(
+        Data("stream itself", 13, habit="raises once", at=1),
+        (Do("hook", what="_MapDatasetFetcher"), *_resumed(4)[:-2]),
+        batch_size=None,
+        num_workers=1,
     ),
     "a stream whose epoch is set each time, without workers": _of(
         Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2)[:-2], Do("set epoch", 1), BEGIN, REST)
@@ -291,4 +302,83 @@ CORPUS |= {
         ("number", "as_list", "numpy ints"),
     )
 }
+CORPUS |= {
+    f"a stream tries again what it raised, without workers: {kind}": _of(
+        Data(kind, habit="raises once"), _resumed(5), batch_size=None
+    )
+    for kind in ("stream", "stream itself")
+}
+CORPUS |= {
+    f"a stream raises behind the last sample that came, {habit}, {workers} workers": _of(
+        Data("stream", habit=habit), _resumed(4), batch_size=None, num_workers=workers or None
+    )
+    for workers, habit in ((0, "raises"), (0, "raises once"), (1, "raises"))
+}
+CORPUS |= {
+    "a sampler whose state leaves its generators out": _of(
+        Data(length=13), (BEGIN, REST, *_resumed(3)[:-2]), "leaves out", num_workers=1
+    ),
+    "a sampler whose state leaves its generators out, saved early": _of(
+        Data(length=13), (SAVE, BEGIN, REST, *_resumed(3)[:-2]), "leaves out"
+    ),
+}
+CORPUS |= {
+    f"a sampler that draws each index from a global generator: {order}": _of(
+        Data(length=13), _resumed(3), order, num_workers=workers
+    )
+    for order, workers in zip(KEEPS, (1, None, 1), strict=True)
+}
+CORPUS |= {
+    f"the user seeds again in mid-epoch: {order}{' and behind the load' if again else ''}": _of(
+        Data(length=13),
+        (Do("seed", 1), *_resumed(3)[:2], Do("seed", 1), SAVE, RESUME, *again, BEGIN, REST, BEGIN, REST),
+        order,
+        num_workers=1,
+    )
+    for order, again in (
+        *(("numpy's", ()), ("shuffle", ())),
+        *(("numpy's", (Do("seed", 2),)), ("weighted", (Do("seed", 2),))),
+    )
+}
+NUMBERS = (Do("set epoch", 0), *_resumed(1)[:-2], Do("set epoch", 1), BEGIN, REST)
+CORPUS |= {
+    f"may not be compared, or looked up: {kind}, {order}, {workers} workers": replace(
+        _of(Data(kind), NUMBERS, order, num_workers=workers or None), loader=loader, collate=loader
+    )
+    for kind, order, loader in (
+        ("rows unlike", "unlike in batches", ""),
+        ("rows unlike", "unlike", "unlike"),
+        ("rows", "unready in batches", ""),
+        ("rows lazy", "lazy", ""),
+        ("rows unready", "unready", ""),
+        ("rows of epoch", "own unlike generator", "unlike"),
+    )
+    for workers in (0, 2)
+}
+CORPUS |= {
+    f"may not be compared, or looked up: {kind}": replace(
+        _of(Data(kind, 13), _resumed(2), num_workers=workers), collate="unlike", loader="unlike"
+    )
+    for kind, workers in (("stream unlike", 2), ("stream unready", 1))
+}
+CORPUS["may not be compared, or looked up, where bad samples are skipped"] = replace(
+    _of(Data(habit="raises"), (BEGIN, REST), "unready", num_workers=1, on_bad_sample="skip:100"), loader="unlike"
+)
+CORPUS |= {
+    f"may not be looked up, with {option}={value}": _of(
+        Data(), (BEGIN, REST), "unready in batches", num_workers=1, **{option: value}
+    )
+    for option, value in (("schedule", "steal"), ("chunk_size", 1))
+}
+CORPUS |= {
+    "views that share memory with themselves alone": replace(
+        _of(Data(form="dict"), (BEGIN, REST), num_workers=1), collate="expanded"
+    ),
+    "one tensor under two keys, in some chunks only": _of(
+        Data(form="doubled"), (BEGIN, REST), batch_size=4, num_workers=1, chunk_size=1
+    ),
+}
+CORPUS["set_epoch() does not reach a sampler"] = _of(
+    Data(), (Do("set epoch", 1), BEGIN, REST, Do("set epoch", 2), BEGIN, REST), "hidden distributed"
+)
 CORPUS["labels are kept"] = _of(Data(form="labelled", length=24), (BEGIN, REST), num_workers=2)

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from shmloader.batch.replace_tensors import tensors_of
+from tests.attack.unlike import Lazy, Unlike, Unready
 
 Point = collections.namedtuple("Point", ["x", "label"])
 
@@ -31,6 +32,12 @@ def views(i: int) -> dict[str, Any]:
     """Tensors that share memory."""
     whole = torch.arange(20 * i, 20 * i + 20).view(4, 5)  # a view of another place has other elements
     return {"whole": whole, "views": [whole[1:3], whole.view(-1)[::2], whole[3:].expand(3, 1, 5)]}
+
+
+def doubled(i: int) -> dict[str, torch.Tensor]:
+    """Two keys, under which some samples have one tensor."""
+    tensor = torch.full((3,), i)
+    return {"x": tensor, "y": tensor if i % 3 else tensor.clone()}
 
 
 FORMS: dict[str, Callable[[int], Any]] = {
@@ -46,6 +53,7 @@ FORMS: dict[str, Callable[[int], Any]] = {
     "bytes": lambda i: b"%d" % i,
     "nested": lambda i: [{"a": (i, torch.tensor(i))}, str(i)],
     "views": views,
+    "doubled": doubled,
     "twins": lambda i: [numpy.full(2, i)] * 2,
     "marked": lambda i: torch.full((3,), i).as_subclass(Marked),
     "labelled": lambda i: (torch.full((8000,), i % 100, dtype=torch.uint8), i),  # too few for threads of torch
@@ -239,13 +247,19 @@ class RowsOfEpoch(Rows):
         return self.sample(i + self.epoch * self.length)
 
 
-class RowsUnready(Rows):
+class RowsUnready(Unready, Rows):
     """A map-style dataset with attributes that raise until something is set up, and nobody sets it up."""
 
-    def _raise(self) -> Any:
-        raise KeyError("it is not set up")
 
-    set_epoch = thread_safe = aclose = __place__ = row_spec = state_dict = property(_raise)
+class RowsLazy(Lazy, Rows):
+    """A map-style dataset whose `__getattr__` raises."""
+
+
+class RowsUnlike(Unlike, Rows):
+    """A map-style dataset that may not be compared.  It has a set_epoch() that changes nothing."""
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
 
 
 class RowsWhoseEpochCounts(Rows):
@@ -387,6 +401,21 @@ class StreamItself(Stream, _Reader):
             raise
 
 
+class _UnreadyReader(Unready, _Reader):
+    pass
+
+
+class StreamUnready(Unready, Stream):
+    """A stream with attributes that raise until something is set up, and nobody sets it up.  So has its iterator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _UnreadyReader(self)
+
+
+class StreamUnlike(Unlike, Stream):
+    """A stream that may not be compared."""
+
+
 class StreamModule(torch.nn.Module, Stream):
     """A stream that is a network; its state_dict() has its parameters."""
 
@@ -435,7 +464,7 @@ class StreamWithState(Stream):
 class StreamOfEpoch(Stream):
     """A stream with set_epoch(), whose state holds its epoch: all its iterators in that epoch begin at the state's
     place, as those of Hugging Face's datasets do.  It goes back to that epoch when the state is loaded.  Its state is
-    that of its last iterator, and it empties what it gets.
+    that of its last iterator.  Before it has one, it returns the state that was loaded.  It empties what it gets.
     """
 
     position, epoch, of = 0, 0, 0
@@ -458,6 +487,7 @@ class StreamOfEpoch(Stream):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.start, self.epoch = {**state}, state["epoch"]
+        self.position, self.of = state["position"], state["epoch"]
         state.clear()
 
 
@@ -512,6 +542,8 @@ KINDS: dict[str, type] = {
     "rows": Rows,
     "rows of epoch": RowsOfEpoch,
     "rows unready": RowsUnready,
+    "rows lazy": RowsLazy,
+    "rows unlike": RowsUnlike,
     "stream": Stream,
     "stream itself": StreamItself,
     "stream with state": StreamWithState,
@@ -519,9 +551,12 @@ KINDS: dict[str, type] = {
     "stream of epoch": StreamOfEpoch,
     "stream that draws on by epoch": StreamThatDrawsOn,
     "stream module": StreamModule,
+    "stream unready": StreamUnready,
+    "stream unlike": StreamUnlike,
     "stream with failing state": StreamWithFailingState,
     "rows with generator": RowsWithGenerator,
 }
+NUMBERED = ("rows unready", "rows lazy", "rows unlike")  # with a set_epoch() without effect, or one that raises
 
 
 # ------------------------------------------------------------------------------------------------ collate functions
@@ -586,6 +621,22 @@ def mixed(samples: list[Any]) -> Any:
     return {"others": others, "as it is": found[1:][-1:]}
 
 
+def expanded(samples: list[Any]) -> Any:
+    """Tensors of the collated batch, each of which has a row again and again, and a constant."""
+    found = [tensor for tensor in tensors_of(default_collate(samples)) if tensor.dim()]
+    return [tensor[:1].expand(5, *tensor.shape[1:]) for tensor in found], torch.ones(1).expand(40)
+
+
+class _Collates(Unlike):
+    """A collate function that may not be compared."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return default_collate(samples)
+
+
+unlike = _Collates()
+
+
 COLLATE: dict[str, Any] = {
     "as_list": as_list,
     "as_object": as_object,
@@ -595,4 +646,7 @@ COLLATE: dict[str, Any] = {
     "twice": twice,
     "by_name": by_name,
     "mixed": mixed,
+    "expanded": expanded,
+    "unlike": unlike,
 }
+BY_PICKLE = ("as_object", "beside_object")  # tensors that overlap may arrive apart in their batches

@@ -10,15 +10,24 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tests.attack.datasets import NOT_REBUILT
+from tests.attack.datasets import BY_PICKLE, NOT_REBUILT
 from tests.attack.loaders import OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.rules import WITHOUT_PLACE, fails_to_save, leaves_ring, replaced_iterator, tries_again
+from tests.attack.rules import (
+    WITHOUT_PLACE,
+    fails_to_save,
+    leaves_ring,
+    replaced_iterator,
+    tries_again,
+    unreached,
+)
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
-from tests.attack.samplers import OTHERS, WITHOUT_STATE
+from tests.attack.samplers import KEEPS, OTHERS, WITHOUT_STATE
 from tests.attack.source import OURS, compiled
 from tests.attack.twin import is_followed, raises_elsewhere, twin
 from tests.scripts import own_shm
+
+_NOT_AGAIN = "in the saved run, but not in this one"  # words of a warning
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,10 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(why, f"(num_workers, rides_ring, whether it rides, whether torch must serve) {event[1:]}")
         if event[0] == "copied" and event[1] and not program.keep and program.get("spare_slots", 2) > 1:
             return Finding("batches are copied, although only labels are kept", str(event[1]))
+        if event[0] == "goes on" and (why := _unsaid_error(program, ours, *event[1:])):
+            return Finding(why, f"(num_workers, errors before the state) {event[1:]}")
+        if event[0] == "raised" and re.search("was compared, hashed|it is not set up", event[3]):
+            return Finding(f"{event[1]} compares or looks up", event[3])  # the twin may be ours, and raise it too
         if event[0] == "wrong state":
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
         if event[:2] == ("raised", "state_dict()") and not fails_to_save(program):
@@ -95,6 +108,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
     if _drops_all(program, ours) and not _warns(ours, "the epoch had no batch"):
         return Finding("an epoch had no batch, without a warning", "")
+    if unreached(program) and not _warns(ours, "does not reach the DistributedSampler"):
+        return Finding("set_epoch() did not reach a sampler, without a warning", "")
     hook = replaced_iterator(program)
     if any(e[0] == "rides" and e[1] and e[4] for e in ours.events) and not _warns(ours, hook):
         return Finding("no warning names what was replaced", hook)
@@ -115,6 +130,13 @@ def _drops_all(program: Program, ours: Outcome) -> bool:
     if not program.get("drop_last") or leaves_ring(program) or program.does("resume", "change"):
         return False
     return first == "end" and program.data.length > (program.order.kind == "subset")  # which leaves the first one out
+
+
+def _unsaid_error(program: Program, ours: Outcome, num_workers: int, errors: int) -> str | None:
+    """What is wrong if a stream goes on behind an error that did not come again.  A worker may end without a word."""
+    if not errors or num_workers or not tries_again(program) or _warns(ours, _NOT_AGAIN):
+        return None
+    return "an error did not come again, without a warning"
 
 
 def _loses_text(program: Program, name: str, text: str) -> bool:
@@ -150,6 +172,8 @@ def _false_alarm(program: Program, text: str) -> str | None:
         return "the sampler is known"
     if "does not ride shmloader's ring" in text and not leaves_ring(program):
         return "it rides"
+    if _NOT_AGAIN in text and not tries_again(program):
+        return "the error comes again"
     if "is dropped" in text and not program.does("set epoch"):
         return "no other epoch was set"
     return None
@@ -204,6 +228,8 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         mine, its = sorted_by_epoch(mine), sorted_by_epoch(its)
     if found := _first_difference(mine, its):
         return found
+    if not unordered and (found := _more_memory(program, ours, theirs)):
+        return found
     if _draws_alike(program):
         ends = [next((e for e in outcome.events if e[0] == "generators"), ()) for outcome in (ours, theirs)]
         if ends[0] != ends[1]:
@@ -222,6 +248,17 @@ def _first_difference(mine: list[Any], its: list[Any]) -> Finding | None:
         longer, name = (mine, "ours goes on") if len(mine) > len(its) else (its, "ours ends early")
         k = min(len(mine), len(its))
         return Finding(f"{name} with {_word(longer[k])}", f"ours: {_list(mine)}\nexpected: {_list(its)}")
+    return None
+
+
+def _more_memory(program: Program, ours: Outcome, theirs: Outcome) -> Finding | None:
+    """A batch whose tensors take more memory than torch's.  Views that do not overlap take less."""
+    if program.get("chunk_size") or program.collate in BY_PICKLE or program.may_lack_memory:
+        return None
+    mine, its = ([event[1] for event in outcome.events if event[0] == "memory"] for outcome in (ours, theirs))
+    for k, (one, other) in enumerate(zip(mine, its, strict=False)):
+        if one > other and len(mine) == len(its):
+            return Finding("a batch takes more memory", f"batch {k}: ours {one} bytes\nexpected {other}")
     return None
 
 
@@ -329,6 +366,8 @@ def _draws_alike(program: Program) -> bool:
         return False
     if program.get("persistent_workers") and is_followed(program):
         return False  # workers that persist keep one base seed, and without workers each epoch draws one
+    if program.order.kind in KEEPS and _ends_midway(program):
+        return False  # it may have drawn ahead
     if "generator" in program.order.kind and _ends_resumed(program):
         return False  # a state that is loaded takes effect at the next iter()
     return program.order.kind != "raising" and not (program.workers == 0 and program.data.noise)
@@ -338,6 +377,12 @@ def _ends_resumed(program: Program) -> bool:
     """Whether nothing was asked for behind the last resume."""
     verbs = [action.verb for action in program.actions]
     return "resume" in verbs and "begin" not in verbs[-verbs[::-1].index("resume") - 1 :]
+
+
+def _ends_midway(program: Program) -> bool:
+    """Whether the last epoch is not read to its end, or is one that was resumed and not begun."""
+    verbs = [action.verb for action in program.actions if action.verb in ("begin", "rest", "resume")]
+    return verbs[-1:] != ["rest"]
 
 
 def _neutral(text: str) -> str:

@@ -9,6 +9,7 @@ from torch.utils.data import dataloader as torchs
 
 import shmloader
 from tests.attack.hooks import Tagged, library_of
+from tests.attack.unlike import Unlike
 
 
 def calls_super(base: Any) -> Any:
@@ -73,6 +74,11 @@ def comes_after(base: Any) -> Any:
     return Marks if base is torchs.DataLoader else type("Loader", (base, Marks), {})
 
 
+def unlike(base: Any) -> Any:
+    """A class whose loaders may not be compared."""
+    return type("Loader", (Unlike, base), {})
+
+
 LOADERS: dict[str, Any] = {
     "calls_super": calls_super,
     "asks_for_an_iterator": asks_for_an_iterator,
@@ -80,6 +86,7 @@ LOADERS: dict[str, Any] = {
     "names_torchs_iterator": names_torchs_iterator,
     "hooks_itself": hooks_itself,
     "comes_after": comes_after,
+    "unlike": unlike,
 }
 NOT_PERSISTENT = ("asks_for_an_iterator", "names_torchs_iterator")  # each iter() makes a new iterator
 OFF_THE_RING = ("names_torchs_iterator",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -79,6 +80,12 @@ def label_of(batch: Any) -> Any:
     return label if image.nbytes >= max(8000, 64 * label.nbytes) else None  # NOTE [ Small leaves ]
 
 
+def memory_of(batch: Any) -> int:
+    """The bytes of the memory in which the tensors of a batch lie, once where they share it."""
+    storages = [tensor.untyped_storage() for tensor in tensors_of(batch)]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
 def seed_all(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed)
@@ -124,7 +131,8 @@ class Log:
         """An iterator of the next epoch; after resume(), of the one that was under way."""
         before = self.epoch, self.handed, self.under_way
         self.in_place = loader.num_workers > 0
-        if not (self.under_way and self._resumes):
+        goes_on = self.under_way and self._resumes
+        if not goes_on:
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
             if isinstance(loader.sampler, Remainder):
                 loader.sampler.forget()
@@ -134,11 +142,18 @@ class Log:
             self.epoch, self.handed, self.under_way = before  # the next iter() begins the same epoch
             self.raised(error, "iter()")
             return None
+        if goes_on:
+            self.add("goes on", loader.num_workers, self._errors())
         self._resumes = False
         self._loader = weakref.ref(loader)
         if (found := riding(loader, iterator)) is not None:
             self.add("rides", loader.num_workers, *found, self._hook in ITERATORS)
         return iterator
+
+    def _errors(self) -> int:
+        """How many samples of the epoch under way have raised."""
+        events = itertools.takewhile(lambda event: event[0] != "end", reversed(self.events))
+        return sum(event[:3] == ("raised", "next()", "ValueError") for event in events)
 
     def take(self, iterator: Any, count: int = MOST) -> None:
         """Call next() `count` times, or until the end.
@@ -164,6 +179,7 @@ class Log:
                 self.raised(error, "next()")
                 continue
             self.handed += 1
+            self.add("memory", memory_of(batch))
             seen, again = plain(batch), met_again(batch)
             write(batch)
             written = plain(batch)
@@ -243,7 +259,7 @@ class Log:
     def go_on_in_other_ranks(self, before: Any, loader: Any) -> None:
         """Have torch's loader of other ranks read first what is left of the epoch."""
         loader.sampler.epoch = before.sampler.epoch
-        if hasattr(before.dataset, "epoch"):
+        if "epoch" in vars(before.dataset):  # a look-up may raise
             loader.dataset.epoch = before.dataset.epoch
         if self.under_way:
             mine = min(self.handed * (before.batch_size or 1), len(before.sampler))
@@ -258,6 +274,15 @@ class Log:
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
+
+    def set_epoch(self, number: int, *parts: Any) -> None:
+        """Call set_epoch() of those that have it."""
+        for part in parts:
+            try:
+                method = part.set_epoch
+            except (AttributeError, KeyError):  # it has none, or its look-up raises
+                continue
+            method(number)
 
     def hook(self, name: str) -> None:
         """Replace something of torch's until unhook()."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.attack.datasets import NEED_COLLATE, OF_EPOCH
+from tests.attack.datasets import NEED_COLLATE, NUMBERED, OF_EPOCH
 from tests.attack.hooks import FETCHERS, ITERATORS
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
@@ -13,14 +13,17 @@ from tests.attack.samplers import (
     DISTRIBUTED,
     DRAWS,
     IN_BATCHES,
+    KEEPS,
     ONE_BY_ONE,
     OTHERS,
     STATEFUL,
     WITHOUT_STATE,
 )
+from tests.attack.samplers import NUMBERED as NUMBERED_ORDERS
 from tests.attack.twin import OURS_ALONE, is_compared_with_ours, is_followed, raises_elsewhere, seeds_samples
 
-WITHOUT_PLACE = ("stream", "stream itself", "stream module")  # they are read again after a resume
+# They are read again after a resume.
+WITHOUT_PLACE = ("stream", "stream itself", "stream module", "stream unready", "stream unlike")
 OF_STREAMS = (
     *(*WITHOUT_PLACE, "stream with state", "stream whose iterator has state", "stream of epoch"),
     *("stream with failing state", "stream whose epoch counts", "stream that draws on by epoch"),
@@ -67,6 +70,17 @@ def leaves_ring(program: Program) -> bool:
 def tries_again(program: Program) -> bool:
     """Whether a stream that has raised is read once more, and does not raise there."""
     return program.data.habit == "raises once" and program.data.kind in WITHOUT_PLACE and program.does("resume")
+
+
+def unreached(program: Program) -> bool:
+    """Whether an epoch with a number of its own has begun, and set_epoch() is called again, of a hidden sampler."""
+    if program.order.kind != "hidden distributed" or program.does("resume", "copy", "pickle"):
+        return False
+    done = [do for do in program.actions if do.verb in ("set epoch", "begin")]
+    return any(
+        (one.verb, other.verb, third.verb) == ("set epoch", "begin", "set epoch") and one.count and third.count
+        for one, other, third in zip(done, done[1:], done[2:], strict=False)
+    )
 
 
 def _options(program: Program) -> str | None:
@@ -209,6 +223,8 @@ def _samples(program: Program) -> str | None:
         return "default_collate cannot stack these"
     if data.noise and (get("chunk_size") and not seeds_samples(program)):
         return "draws depend on the chunks"
+    if data.noise and program.order.kind in KEEPS and (not program.workers or program.resumes("workers")):
+        return "the dataset draws between two draws of the sampler"
     if data.noise and get("in_order") is False:
         return "draws depend on who made the batch"
     if data.noise and program.does("resume") and not seeds_samples(program):
@@ -271,7 +287,9 @@ def _actions(program: Program) -> str | None:
     open_, midway, saved, fresh, nested, another = False, False, False, False, False, False
     lost_midway = moved = was_begun = False
     ranks = 1
-    shortened = took = 0
+    shortened = took = took_at_save = 0
+    was_resumed = False
+    leaves_out = program.order.kind == "leaves out"
     keeps = program.order.kind in STATEFUL or program.data.kind in COUNT
     persistent = bool(program.get("persistent_workers"))
     workers = program.workers  # of the loader in use: a resume may make one with another number
@@ -282,6 +300,8 @@ def _actions(program: Program) -> str | None:
         if another and (verb not in ("begin", "take", "rest", "take in thread") or (verb == "begin" and open_)):
             return "later epochs are in the other order"
         if verb == "begin":
+            if leaves_out and was_resumed and not fresh:
+                return "a generator that its sampler's state leaves out may be a draw behind"
             if midway and not fresh and program.data.habit == "raises once":
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
             if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
@@ -292,7 +312,8 @@ def _actions(program: Program) -> str | None:
                 return "which batches of an epoch come before it is left"
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
                 return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
-            open_, midway, fresh, nested, took = True, True, False, False, 0
+            took = took_at_save if fresh and midway else 0  # in this epoch, before its state and after it
+            open_, midway, fresh, nested = True, True, False, False
             was_begun = True
         elif verb in ("take", "rest", "take in thread", "fork") and not open_ and verb != "fork":
             return "no iterator"
@@ -305,12 +326,16 @@ def _actions(program: Program) -> str | None:
                 return "state_dict() raises there"
             if midway and unordered and took * (program.batch_size or 1) >= program.data.length:
                 return "batches of two epochs would be sorted as those of one"
-            saved, lost_midway, moved = True, midway, False
+            saved, lost_midway, moved, took_at_save = True, midway, False, took
         elif verb == "resume":
             if not saved:
                 return "nothing is saved"
             if moved:
                 return "the state is of other ranks"
+            begun_at_save = 0 < took_at_save * (program.batch_size or 1) < program.data.length
+            if leaves_out and not (lost_midway and begun_at_save):
+                return "a generator that its sampler's state leaves out has drawn, or has not"
+            was_resumed = True
             moved, another = action.what == "ranks", action.what in (*OTHERS, "shorter")
             if action.what == "shorter" and (why := _shorter(program, action.count, took if lost_midway else 0)):
                 return why
@@ -343,9 +368,9 @@ def _actions(program: Program) -> str | None:
         elif verb == "set epoch" and (
             midway
             or fresh
-            or program.data.kind == "rows unready"
-            or program.order.kind == "unready"
-            or not (program.order.kind in DISTRIBUTED or "epoch" in program.data.kind)
+            or not (
+                program.order.kind in NUMBERED_ORDERS or program.data.kind in NUMBERED or "epoch" in program.data.kind
+            )
         ):
             return "no epoch to set"
         elif verb == "look" and not (fresh and workers and program.data.kind == "stream that draws on by epoch"):
@@ -354,6 +379,12 @@ def _actions(program: Program) -> str | None:
             return "a copy begins where the trainer's dataset is, if it has no state, or no number from which to begin"
         elif verb == "look" and took * (program.batch_size or 1) >= program.data.length:
             return "the state may be that of an epoch's end, and no copy has one then"
+        elif verb == "seed" and (midway or fresh) and program.order.kind in KEEPS:
+            return "only the sampler's own draws may change its order"
+        elif verb == "seed" and midway and not (took and (took_at_save or not fresh)):
+            return "whether the sampler has drawn its order"
+        elif verb == "seed" and midway and program.data.noise and (not workers or program.resumes("workers")):
+            return "whether the next samples have drawn"
         elif verb == "set attribute" and (midway or fresh):
             return "workers have their copy"
         elif verb in ("hook", "unhook") and (midway or saved or (persistent and was_begun)):
@@ -389,6 +420,8 @@ def _actions(program: Program) -> str | None:
         elif verb in ("copy", "pickle"):
             if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
                 return "the copy and the loader share their workers, or nobody knows its place"
+            if verb == "pickle" and "lazy" in f"{program.data.kind} {program.order.kind}":
+                return "unpickling looks up attributes"
             if verb == "pickle" and (program.does("save") or program.data.habit in ("keeps", "forks")):
                 return "no state goes with it"
             if program.does("save"):

@@ -4,13 +4,17 @@ They are importable, so that a printed program can use them.
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler
+
+from tests.attack.unlike import Lazy, Unlike
+from tests.attack.unlike import Unready as _Unready
 
 # What a printed program gives to the loader for each kind of order; `dataset`, `batch_size` and `at` are filled in.
 ORDERS: dict[str, str] = {
@@ -24,6 +28,7 @@ ORDERS: dict[str, str] = {
     "distributed": "sampler={distributed}(dataset, num_replicas={ranks}, rank={rank}, seed=5)",
     "torchs distributed": "sampler=torch.utils.data.DistributedSampler(dataset, {ranks}, {rank}, seed=5)",
     "straight distributed": "sampler={distributed}(dataset, {ranks}, {rank}, shuffle=False, seed=5)",
+    "hidden distributed": "sampler=samplers.Hides(torch.utils.data.DistributedSampler(dataset, {ranks}, {rank}))",
     "list": "sampler=list(range({length}))[::-1]",
     "own": "sampler=samplers.Backwards({length})",
     "stateful": "sampler=samplers.Keeper({length})",
@@ -46,6 +51,15 @@ ORDERS: dict[str, str] = {
     "stub": "sampler=samplers.Stub({length})",
     "module": "sampler=samplers.Module({length})",
     "unready": "sampler=samplers.Unready({length})",
+    "unready in batches": "batch_sampler=samplers.UnreadyBatches({length}, {batch_size})",
+    "lazy": "sampler=samplers.LazyOrder({length})",
+    "unlike": "sampler=samplers.UnlikeOrder({length})",
+    "unlike in batches": "batch_sampler=samplers.UnlikeBatches(samplers.UnlikeOrder({length}), {batch_size}, False)",
+    "own unlike generator": "sampler=RandomSampler(dataset, generator=samplers.UnlikeGenerator().manual_seed(4))",
+    "leaves out": "sampler=samplers.LeavesOut({length})",
+    "keeps random": "sampler=samplers.KeepsGlobal({length}, 'random')",
+    "keeps numpy": "sampler=samplers.KeepsGlobal({length}, 'numpy')",
+    "keeps torch": "sampler=samplers.KeepsGlobal({length}, 'torch')",
     "failing state": "sampler=samplers.FailingState({length})",
     "counting": "sampler=samplers.Counting({length})",
     "calls set_epoch": "sampler=samplers.Calls(dataset)",
@@ -61,11 +75,18 @@ IN_BATCHES = (
     "itself in batches",
     "itself in batches with state",
     "pool in batches",
+    "unready in batches",
+    "unlike in batches",
 )
 ONE_BY_ONE = ("itself", "itself with state")  # torch's BatchSampler asks them for an iterator at each batch
 # What a resumed run gives to such a sampler in place of what the saved one gave.
 OTHERS = {"seed": "seed=6", "shuffle": "seed=5, shuffle=False", "drop_last": "seed=5, drop_last=True"}
 DISTRIBUTED = ("distributed", "torchs distributed", "straight distributed")
+# Each draws from a global generator in mid-epoch, and its state has that generator's.
+KEEPS = ("keeps random", "keeps numpy", "keeps torch")
+UNREADY = ("unready", "unready in batches", "lazy")
+# They have a set_epoch(), or seem to have one.
+NUMBERED = (*DISTRIBUTED, "hidden distributed", *UNREADY, "unlike", "unlike in batches")
 STATEFUL = (
     "stateful",
     "stateful batches",
@@ -77,10 +98,12 @@ STATEFUL = (
     "pool in batches",
     "buffer",
     "numpy's",
+    "leaves out",
+    *KEEPS,
 )
-ASKED = (*STATEFUL, "stub", "module", "unready", "failing state", "counting")  # by what they have, or seem to have
+ASKED = (*STATEFUL, "stub", "module", *UNREADY, "failing state", "counting")  # by what they have, or seem to have
 DRAW_FROM_GLOBAL = ("shuffle", "replacement", "weighted", "subset", "batches")
-DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator", "numpy's")
+DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator", "own unlike generator", "numpy's", *KEEPS)
 WITHOUT_STATE = (
     "own",
     "own batches",
@@ -91,7 +114,10 @@ WITHOUT_STATE = (
     "numpy ints",
     "stub",
     "module",
-    "unready",
+    *UNREADY,
+    "unlike",
+    "unlike in batches",
+    "hidden distributed",
 )  # of which a loader can only guess that they repeat themselves
 
 
@@ -140,6 +166,19 @@ class Backwards(Sampler[int]):
 
     def __len__(self) -> int:
         return self.length
+
+
+class Hides(Sampler[Any]):
+    """Gives what another sampler gives, which a loader does not find, so that set_epoch() does not reach it."""
+
+    def __init__(self, hidden: DistributedSampler[Any]) -> None:
+        self.hidden = hidden
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.hidden)
+
+    def __len__(self) -> int:
+        return len(self.hidden)
 
 
 class Batches(Sampler[list[int]]):
@@ -362,6 +401,67 @@ class Numpys(Sampler[int]):
         self.order = list(state["order"])
 
 
+class LeavesOut(Sampler[int]):
+    """Shuffles by generators of its own, and leaves them out of its state."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.left = length, list[int]()
+        self.rng, self.numbers = random.Random(length), numpy.random.default_rng(length)
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.left:
+            self.left = self.numbers.permutation(self.length).tolist()
+            self.rng.shuffle(self.left)
+        while self.left:
+            yield self.left.pop()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": list(self.left)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left = list(state["left"])
+
+
+class KeepsGlobal(Sampler[int]):
+    """Draws each index from a global generator, which its own state restores: "random", "numpy" or "torch"."""
+
+    def __init__(self, length: int, library: str) -> None:
+        self.length, self.library, self.left = length, library, list[int]()
+
+    def __iter__(self) -> Iterator[int]:
+        below: dict[str, Callable[[int], Any]] = {
+            "random": random.randrange,
+            "numpy": numpy.random.randint,
+            "torch": lambda limit: torch.randint(limit, ()),
+        }
+        self.left = self.left or list(range(self.length))
+        while self.left:
+            yield self.left.pop(int(below[self.library](len(self.left))))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def state_dict(self) -> dict[str, Any]:
+        get: dict[str, Callable[[], Any]] = {
+            "random": random.getstate,
+            "numpy": numpy.random.get_state,
+            "torch": torch.get_rng_state,
+        }
+        return {"left": list(self.left), "generator": pickle.dumps(get[self.library]()).hex()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        put: dict[str, Callable[[Any], None]] = {
+            "random": random.setstate,
+            "numpy": numpy.random.set_state,
+            "torch": torch.set_rng_state,
+        }
+        self.left = list(state["left"])
+        put[self.library](pickle.loads(bytes.fromhex(state["generator"])))
+
+
 class NumpyInts(Backwards):
     """Gives NumPy's ints, and Python's among them."""
 
@@ -394,14 +494,44 @@ class Module(torch.nn.Module):
         return self.length
 
 
-class Unready(Backwards):
+class Unready(_Unready, Backwards):
     """Has attributes that raise until something is set up, and nobody sets it up."""
 
-    def _raise(self) -> Any:
-        raise KeyError("it is not set up")
 
-    generator = sampler = batch_sampler = num_processes = process_index = property(_raise)
-    state_dict = load_state_dict = set_epoch = indices = batch_size = property(_raise)
+class UnreadyBatches(_Unready, Sampler[list[int]]):
+    """The same of batches."""
+
+    def __init__(self, length: int, size: int) -> None:
+        self.length, self.size = length, size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, self.length, self.size):
+            yield list(range(start, min(start + self.size, self.length)))
+
+    def __len__(self) -> int:
+        return -(-self.length // self.size)
+
+
+class LazyOrder(Lazy, Backwards):
+    """Its `__getattr__` raises."""
+
+
+class UnlikeOrder(Unlike, Backwards):
+    """May not be compared.  It has a set_epoch() that changes nothing."""
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+
+class UnlikeBatches(Unlike, BatchSampler):
+    """The same of batches, around another one."""
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+
+class UnlikeGenerator(Unlike, torch.Generator):
+    """A generator that may not be compared."""
 
 
 class FailingState(Backwards):

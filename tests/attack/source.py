@@ -29,6 +29,7 @@ _OURS: dict[str, list[str]] = {
     "close iterator": ["log.close(it)"],
     "save": ["saved = log.save(loader)"],
     "set epoch": ["loader.set_epoch({count}); log.epoch = {count} - 1"],
+    "seed": ["seed_all({count})"],
     "set attribute": ["loader.dataset.attribute = {count}"],
     "copy": ["loader = copy.copy(loader)"],
     "pickle": ["loader = pickle.loads(pickle.dumps(loader))"],
@@ -46,7 +47,7 @@ _TORCHS: dict[str, list[str]] = {
     "look": [],
     "save": [],
     "resume": [],
-    "set epoch": ["for part in (loader.sampler, loader.dataset): getattr(part, 'set_epoch', int)({count})"],
+    "set epoch": ["log.set_epoch({count}, loader.sampler, loader.dataset)"],
 }
 CHANGES: dict[str, str] = {
     "weights": "loader.sampler.weights = torch.arange(len(loader.dataset)) % 2 + 0.0",

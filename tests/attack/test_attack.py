@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,18 +23,26 @@ from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
 from shmloader.private import replaced as private
 from shmloader.private.of_torch import ExceptionWrapper
-from shmloader.protocols import wrapped_datasets
-from shmloader.resume import place, sampler_epochs, sampler_generators, sampler_states, samplers
+from shmloader.protocols import attributes, wrapped_datasets
+from shmloader.resume import (
+    dataset_epochs,
+    place,
+    rest_of_epoch,
+    sampler_epochs,
+    sampler_generators,
+    sampler_states,
+    samplers,
+)
 from shmloader.trainer import without_workers
 from shmloader.trainer.delivery import Delivery
-from shmloader.worker import fetch, numbered_copy, random_states
+from shmloader.worker import fetch, look_ahead, loop, numbered_copy, random_states
 from tests.attack import rules
 from tests.attack.corpus import CORPUS
 from tests.attack.draw import draw
 from tests.attack.findings import Findings
 from tests.attack.hooks import HOOKS, installed
 from tests.attack.judge import Finding, check, forgiven_in_any_order, judged, sorted_by_epoch
-from tests.attack.log import Log, caught
+from tests.attack.log import Log, caught, generators, set_generators
 from tests.attack.print_program import script, short
 from tests.attack.program import Data, Do, Order, Program
 from tests.attack.run import run
@@ -123,7 +133,10 @@ def deliver_tensors_apart() -> None:
 
 @pytest.mark.parametrize(
     ("form", "collate"),
-    [("views", "as_list"), ("tensor", "with_views"), ("pair", "with_views"), ("nested", "annotated_views")],
+    [
+        *(("views", "as_list"), ("tensor", "with_views"), ("pair", "with_views"), ("nested", "annotated_views")),
+        ("dict", "expanded"),
+    ],
 )
 def test_views_that_share_no_memory_are_found(form: str, collate: str) -> None:
     program = replace(EPOCH.with_options(num_workers=2), data=Data(form=form), collate=collate)
@@ -201,6 +214,15 @@ def test_a_look_is_drawn_where_each_copy_has_a_state(took: int, why: str | None)
     program = CORPUS["a stream that draws on, resumed behind a look into it"]
     actions = [replace(action, count=took) if action.verb == "take" else action for action in program.actions]
     found = rules.why_not(replace(program, actions=tuple(actions)))
+    assert (why or "") in (found or "") and (found is None) == (why is None)
+
+
+@pytest.mark.parametrize(("took", "why"), [(2, None), (4, "leaves out has drawn, or has not")])
+def test_what_came_before_a_resume_counts_for_the_epoch_too(took: int, why: str | None) -> None:
+    begin = Do("begin")
+    saved, rest = (Do("save"), Do("resume"), begin), (Do("rest"),)
+    actions = (begin, Do("take", 2), *saved, Do("take", took), *saved, *rest)
+    found = rules.why_not(Program(data=Data(length=9), batch_size=2, order=Order("leaves out"), actions=actions))
     assert (why or "") in (found or "") and (found is None) == (why is None)
 
 
@@ -309,6 +331,66 @@ def forget_generators() -> None:
     sampler_generators.AllGenerators.text = lambda self: '{"own": []}'  # type: ignore[method-assign]
 
 
+def forget_own_generators() -> None:
+    sampler_generators._own = lambda sampler: iter(())  # type: ignore[assignment]
+
+
+def look_at_generators_only_when_asked() -> None:
+    """Where the user seeds again in between, nobody seems to have drawn."""
+    kind: Any = sampler_generators.AllGenerators
+    look, text = kind.look, kind.text
+
+    def looking(self: Any) -> str:
+        look(self)
+        return str(text(self))
+
+    kind.look, kind.text = lambda self: None, looking
+
+
+def set_all_generators_back() -> None:
+    """Also one that the sampler restores, and draws the rest of the epoch from."""
+    drawing_from = sampler_generators.drawing_from
+
+    @contextlib.contextmanager
+    def with_all_set_back(*given: Any) -> Iterator[Any]:
+        before = generators()
+        with drawing_from(*given) as begin:
+            yield begin
+        set_generators(before)
+
+    rest_of_epoch.drawing_from = with_all_set_back  # type: ignore[assignment,attr-defined]
+
+
+def take_all_generators_for_restored() -> None:
+    sampler_generators.is_same = lambda one, other: False  # type: ignore[attr-defined]
+
+
+def compare_collate_functions() -> None:
+    make = fetch.fetch_from
+
+    def comparing(dataset: Any, auto_collation: bool, collate_fn: Any, *given: Any, **options: Any) -> Any:
+        assert collate_fn != 0
+        return make(dataset, auto_collation, collate_fn, *given, **options)
+
+    loop.fetch_from = comparing  # type: ignore[attr-defined]
+
+
+def compare_samplers() -> None:
+    def set_epoch_of(number: int, *given: Any) -> None:
+        for part in {part: part for sampler in given for part in samplers.within(sampler)}:
+            getattr(part, "set_epoch", lambda _: None)(number)
+
+    place.set_epoch_of_samplers = set_epoch_of  # type: ignore[attr-defined]
+
+
+def hash_datasets() -> None:
+    dataset_epochs._epochs = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+
+
+def hash_loaders() -> None:
+    place._places = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+
+
 def take_modules_for_stateful() -> None:
     def has_both(what: Any) -> bool:
         return hasattr(what, "state_dict") and hasattr(what, "load_state_dict")
@@ -317,7 +399,11 @@ def take_modules_for_stateful() -> None:
 
 
 def meet_errors_of_look_ups() -> None:
-    samplers.attribute = sampler_epochs.attribute = wrapped_datasets.attribute = getattr  # type: ignore[attr-defined]
+    def look_up(of: Any, name: str, unless: Any = None) -> Any:
+        return getattr(of, name, unless)
+
+    for user in (samplers, sampler_epochs, wrapped_datasets, attributes, look_ahead):
+        user.attribute = look_up  # type: ignore[attr-defined]
 
 
 def let_copies_draw_apart() -> None:
@@ -335,12 +421,28 @@ def let_copies_draw_apart() -> None:
         ("a sampler, resumed in mid-epoch: module", take_modules_for_stateful),
         ("a stream that is a module", take_modules_for_stateful),
         ("a sampler, saved all along: unready", meet_errors_of_look_ups),
+        ("may not be compared, or looked up: rows lazy, lazy, 0 workers", meet_errors_of_look_ups),
+        ("may not be compared, or looked up: rows unready, unready, 2 workers", meet_errors_of_look_ups),
+        ("may not be compared, or looked up: rows, unready in batches, 2 workers", meet_errors_of_look_ups),
+        ("may not be compared, or looked up: stream unready", meet_errors_of_look_ups),
+        ("may not be compared, or looked up: rows unlike, unlike in batches, 0 workers", compare_samplers),
+        ("may not be compared, or looked up: rows unlike, unlike, 2 workers", compare_collate_functions),
+        ("may not be compared, or looked up: rows unlike, unlike, 2 workers", hash_datasets),
+        ("may not be compared, or looked up: stream unlike", hash_loaders),
+        ("a sampler whose state leaves its generators out", forget_own_generators),
+        ("a sampler that draws each index from a global generator: keeps random", set_all_generators_back),
+        ("a sampler that draws each index from a global generator: keeps torch", set_all_generators_back),
+        ("the user seeds again in mid-epoch: numpy's and behind the load", look_at_generators_only_when_asked),
+        ("the user seeds again in mid-epoch: numpy's", take_all_generators_for_restored),
         ("a dataset that is not set up", meet_errors_of_look_ups),
     ],
 )
 def test_what_the_loader_asks_of_users_objects_is_found(name: str, plant: Any) -> None:
     assert judged(CORPUS[name]) is None
     assert judged(CORPUS[name], plant=plant) is not None
+
+
+NO_ERRORS = property(lambda self: [], lambda self, errors: None)
 
 
 def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
@@ -353,7 +455,9 @@ def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
         ("replaced in torch: _process_data", private, "_is_torchs", _has_torchs_code_or_none),
         ("a stream whose epoch is set each time, without workers", without_workers, "set_epoch_again", id),
         ("a stream that is its own iterator tries again what it raised", fetch, "by_next", iter),
+        ("a stream tries again what it raised, without workers: stream", without_workers._Given, "errors", NO_ERRORS),
         ("drop_last drops all, without workers", without_workers, "warn_if_all_dropped", lambda *_: None),
+        ("set_epoch() does not reach a sampler", place, "warn_of_unreached", lambda *_: None),
         ("a place past the end of a shorter dataset: in order", place, "why_past_end", lambda *_: None),
     ],
 )
