@@ -35,7 +35,7 @@ from factories import every_factory_is_named  # noqa: F401 - a fixture of all te
 import shmloader
 from shmloader.system import control_groups
 
-HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
+HANGS = 900  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 # without workers, and with one that torch's own iterator is in charge of
 WORKERS_OFF_THE_RING = pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.off_the_ring)])
@@ -558,7 +558,7 @@ def nothing_left(_settled: None) -> Any:
     scripts.note_environment()
     before = descriptors(), shm_names(), own_threads(), children()
     yield
-    end = time.monotonic() + 3
+    end = time.monotonic() + scripts.GONE
     while True:
         left = {
             "descriptors": dict(without_the_drivers(descriptors() - before[0])),

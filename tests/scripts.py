@@ -34,6 +34,8 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHONS_START_METHOD = multiprocessing.get_all_start_methods()[0]  # forkserver since Python 3.14
 SERVER = ROOT / "tests" / "script_server.py"
+LONGEST = 600  # seconds after which a script hangs; a busy machine needs a third of it for some
+GONE = 20  # seconds that what a process started may outlive it; a worker that is importing torch needs some
 
 
 @dataclasses.dataclass
@@ -108,7 +110,7 @@ def script_file(text: str) -> list[str]:
     return [str(path)]
 
 
-def run_script(text: str, seconds: float = 200, fresh: bool = False, **options: Any) -> Ran:
+def run_script(text: str, seconds: float = LONGEST, fresh: bool = False, **options: Any) -> Ran:
     """Run a script in a session of its own; whatever it leaves running is a failure, and so is falling off the ring.
 
     Args:
@@ -131,7 +133,7 @@ def run_script(text: str, seconds: float = 200, fresh: bool = False, **options: 
     else:
         pid, status, out, err = server.run(script_file(text)[0], seconds)
     ended = time.monotonic()
-    left = wait_until_gone(pid, 2)
+    left = wait_until_gone(pid, GONE)
     for each in left:
         os.kill(each, signal.SIGKILL)
     assert not left, f"processes are left: {left}\n{out}\n{err}"

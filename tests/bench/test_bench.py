@@ -26,7 +26,6 @@ from bench.device.question import FIGURES as DEVICE_FIGURES
 from bench.device.question import summary as device_summary
 from bench.transport.question import summary as transport_summary
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {
     "batches_per_second",

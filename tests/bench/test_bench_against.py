@@ -14,7 +14,6 @@ pytest.importorskip("rich")
 from bench.__main__ import main
 from bench.core import against, child
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_CHECKOUT = pytest.mark.skipif(
     not (ROOT / "shmloader").is_dir(), reason="the package is installed from a wheel, as `make test-torch` has it"

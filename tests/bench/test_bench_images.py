@@ -18,8 +18,6 @@ from bench.core.question import Turn
 from bench.images.methods import METHODS
 from bench.images.question import summary
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
-
 
 @pytest.mark.long
 def test_it_measures_decoders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,6 @@ from bench.patterns.measure import MADE
 from bench.patterns.question import FIGURES, summary
 from bench.patterns.table import PATTERNS
 
-pytestmark = pytest.mark.timeout(300)  # several processes, one after the other, each of which imports torch
 NOT_COMPARED = ("300 MB", "PIL pictures")  # two gigabytes; pictures hold an object that equals only itself
 ROOT = Path(__file__).resolve().parents[2]
 

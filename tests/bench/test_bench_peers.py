@@ -23,8 +23,6 @@ from bench.core.question import Turn
 from bench.peers import question as peers
 from bench.peers.loaders import LOADERS
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
-
 
 @pytest.mark.long
 def test_peers_measures_beside_the_limit_and_names_what_is_missing(

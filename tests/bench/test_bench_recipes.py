@@ -90,7 +90,6 @@ def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_it_measures_samples_and_loaders(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     options = ["--rounds", "1", "--seconds", "0.05", "--batch-size", "4", "--workers", "1", "--recipes", "trivial"]

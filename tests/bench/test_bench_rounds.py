@@ -24,7 +24,6 @@ from bench.core import results
 from bench.core.question import Turn, minutes
 from bench.transport.question import FIGURES
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["transport", "--cases", "scalar", "--seconds", "0.01", "--start-method", "fork"]
 

@@ -17,8 +17,6 @@ from bench.core.question import Turn
 from bench.skew import measure
 from bench.skew.measure import SKEWS, Busy
 
-pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
-
 
 @pytest.mark.long
 def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ JOBS = 3
 REST = 8  # batches between the deaths of workers, because the third over one batch is an error
 SPOILT = 1e9  # what readers write into their batches
 SET_CHILD_SUBREAPER = 36
-GRACE = 20  # seconds that a process may take to follow another one, or to see that it is gone
+GRACE = 60  # seconds that a process may take to follow another one, or to see that it is gone
 FORK: Any = multiprocessing.get_context("fork")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripts import start_script, wait_until_gone
+from scripts import GONE, start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
@@ -437,7 +437,7 @@ def test_ctrl_c() -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130, err
-    assert not wait_until_gone(process.pid, 2) and "Traceback" not in err
+    assert not wait_until_gone(process.pid, GONE) and "Traceback" not in err
     assert [name for name in eval(out) if not name.startswith(("sem.", "torch_", "psm_"))] == []
 
 

@@ -32,7 +32,6 @@ from shmloader.transforms import normalize_on_device
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.timeout(300),
 ]
 
 SIZE = 1 << 18  # int64 elements: 2 MiB a batch

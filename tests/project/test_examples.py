@@ -133,7 +133,6 @@ for dies_at in range(-1, 12):
 assert sorted(os.listdir("/proc/self/fd")) == before
 print("all came")
 """,
-        seconds=60,
     )
     assert ran.out == "all came\n" and not ran.err, ran.err
 

@@ -23,13 +23,11 @@ import pytest
 import torch
 from conftest import assert_same, left_in_shm, shm_names
 from PIL import Image
-from scripts import ROOT, script_file
+from scripts import GONE, LONGEST, ROOT, script_file
 
 from examples import train_ddp
 from examples.image_folder import find_images
 from examples.loader_clock import LoaderClock
-
-pytestmark = pytest.mark.timeout(300)  # torch is imported up to five times in a test
 
 MARK = "SHMLOADER_TEST_RUN"
 RANKS, WORKERS = 2, 2
@@ -78,7 +76,7 @@ class Run:
         for group in {os.getpgid(pid) for pid in self.members()}:
             os.killpg(group, number)
 
-    def end(self, seconds: float = 240) -> tuple[int, str, str]:
+    def end(self, seconds: float = LONGEST) -> tuple[int, str, str]:
         """Wait for torchrun, and for all that holds its pipes; exit status, output and errors."""
         try:
             out, err = self.process.communicate(timeout=seconds)
@@ -87,7 +85,7 @@ class Run:
         assert gone(self.members), f"processes are left: {self.members()}\n{out}\n{err}"
         return self.process.returncode, out, err
 
-    def noted(self, name: str, seconds: float = 200) -> Any:
+    def noted(self, name: str, seconds: float = LONGEST) -> Any:
         """What a rank has written into its folder under that name, as soon as it is there."""
         end = time.monotonic() + seconds
         while not (self.folder / name).exists():
@@ -96,7 +94,7 @@ class Run:
         return json.loads((self.folder / name).read_text())
 
 
-def gone(those: Callable[[], set[int]], seconds: float = 2) -> bool:
+def gone(those: Callable[[], set[int]], seconds: float = GONE) -> bool:
     end = time.monotonic() + seconds
     while those() and time.monotonic() < end:
         time.sleep(0.02)

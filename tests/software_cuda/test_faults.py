@@ -22,7 +22,6 @@ from shmloader.transforms import normalize_on_device
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.timeout(300),
 ]
 on_software = pytest.mark.skipif(not runtime.is_software(), reason="a real device is not told when to fail")
 

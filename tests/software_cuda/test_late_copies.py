@@ -28,7 +28,6 @@ from software_cuda.loops import (
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.timeout(300),
 ]
 
 

@@ -28,7 +28,6 @@ from shmloader.device import pinning
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.timeout(300),
 ]
 on_software = pytest.mark.skipif(not runtime.is_software(), reason="that is ordered of the software CUDA")
 

@@ -11,7 +11,6 @@ from shmloader.system import user_line
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
 

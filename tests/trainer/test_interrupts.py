@@ -27,7 +27,6 @@ from shmloader.trainer import iterator, watch, worker_set
 # ---------------------------------------------------------------------------------------------------- random moments
 
 
-@pytest.mark.timeout(110)
 @pytest.mark.parametrize(
     ("moment", "start", "count", "span"),
     [
@@ -46,7 +45,6 @@ def test_random_moments(moment: str, start: str, count: int, span: float) -> Non
             arguments = "--moment {moment} --start {start} --count {count} --span {span}"
             sys.exit(interrupts.main(arguments.split()))
         """,
-        seconds=100,
         flags=["-W", "ignore"],
     )
     assert ran.status == 0, ran.out + ran.err
@@ -97,7 +95,6 @@ MOMENTS: dict[str, tuple[Callable[[], Any], bool]] = {
 }
 
 
-@pytest.mark.timeout(110)
 @pytest.mark.parametrize(
     "moment", ["start", *(pytest.param(end, marks=pytest.mark.long) for end in ("exhaust", "close", "drop"))]
 )
@@ -140,7 +137,6 @@ def break_off() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(110)
 def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever line of the end it was broken off at.  (Elsewhere the number of a descriptor may be lost that way.)"""
     files = tuple(str(module.__file__) for module in (worker_set, iterator))

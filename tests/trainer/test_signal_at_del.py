@@ -125,7 +125,7 @@ def test_a_job_that_is_dropped_holds_up_no_other(copy: bool, lost: list[Any]) ->
         with shmloader.attach(name) as others:
             for _ in range(3):
                 assert len(list(others))
-        assert time.monotonic() - began < 5  # a server that waits for a job drops it after 10 s
+        assert time.monotonic() - began < 9  # a server that waits for a job drops it after 10 s
         del job, batch, others
         gc.collect()
         left = left_since(before)

@@ -19,10 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 import shmloader
 from shmloader.private import of_torch
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
 LENGTH, BATCH = 24, 4
 WRONG = -1.0  # what only a forked child collates
