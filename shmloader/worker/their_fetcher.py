@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 from shmloader.private import replaced
 from shmloader.protocols.attributes import attribute
 from shmloader.protocols.states import load_state
-from shmloader.worker.fetch import Left, pass_errors_over, restore_stream, state_of_stream
+from shmloader.worker.fetch import Left, pass_errors_over, restore_stream, state_at_first, state_of_parts, with_states
 
 
 def theirs(
@@ -101,10 +101,12 @@ class TheirStream:
 
     def state(self) -> bytes:
         """See state_of_stream()."""
-        samples = attribute(self._fetcher, "dataset_iter")
+        if self._delivered is not None and self._rest is None:
+            return state_at_first(self._delivered)
+        parts = with_states(self._dataset, attribute(self._fetcher, "dataset_iter"))
         # torch's fetcher notes the end with the last batch if that is not full, and a state that restarts has it then
-        has_ended = self.ended or attribute(self._fetcher, "ended") is True
-        return state_of_stream(self._dataset, samples, has_ended, self._given, self._errors)
+        notes_end = any(part is not None for part in parts.values()) and attribute(self._fetcher, "ended") is True
+        return state_of_parts(parts, self.ended or notes_end, self._given, self._errors)
 
     def __call__(self, task: Any) -> Any:
         if self.ended:
@@ -132,16 +134,31 @@ class TheirStream:
             size: How many samples a batch counts as.
 
         Raises:
+            ValueError: They had another size.
             Exception: One of them raised, and did not before.  Each further call raises it, too.
         """
         if self._failed is not None:  # the place is not known any more
-            raise self._failed
-        batches = map(self._fetcher.fetch, itertools.repeat(task))
+            raise self._failed.with_traceback(None)
+        batches = map(self._fetch, itertools.repeat(task))
         if self._delivered is None:
             return batches
         try:
+            if self._delivered.samples % size:
+                raise ValueError(_other_batches(self._delivered.samples, size))
             rest: Iterator[Any] = pass_errors_over(self._dataset, batches, self._delivered, size)
         except Exception as error:
             self._failed = error
             raise
         return rest
+
+    def _fetch(self, task: Any) -> Any:
+        """A batch.  The fetcher may change its task, and replace its own fetch()."""
+        return self._fetcher.fetch(list(task) if isinstance(task, list) else task)
+
+
+def _other_batches(samples: int, size: int) -> str:
+    return (
+        f"the state is that of {samples} samples in whole batches, and batches of {size} do not end there. Other code "
+        "has replaced torch's fetcher, so a stream without a state_dict() resumes by batches. Give the batch_size with "
+        "which the state was made, or give the stream a state_dict()."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import pathlib
 import pickle
 from collections.abc import Iterator
@@ -410,6 +411,89 @@ def test_a_stream_that_raises_only_in_the_resumed_run_gives_nothing_there(
     for _ in range(3):
         with pytest.raises(ValueError, match="sample 2 is bad"):
             next(batches)
+
+
+class Ten(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter([float(k) for k in range(10)])
+
+
+class Consuming(_utils.fetch._IterableDatasetFetcher):
+    """Empties the list that it gets, and has another fetch() from its second batch on."""
+
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        self.fetch = self.later
+        return self.later(possibly_batched_index, 1)
+
+    def later(self, possibly_batched_index: Any, sign: int = -1) -> Any:
+        found: list[float] = []
+        while possibly_batched_index:
+            possibly_batched_index.pop()
+            found.extend(itertools.islice(self.dataset_iter, 1))
+        if not found:
+            raise StopIteration
+        return self.collate_fn([sign * each for each in found])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fetcher_that_empties_its_task_and_replaces_itself(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Consuming)
+    assert_as_torch(lambda kind: kind(Ten(), batch_size=3, num_workers=workers), lambda got: bool((got[0][1] < 0).any()))
+
+
+class Early(_utils.fetch._IterableDatasetFetcher):
+    """Reads all at once, and notes the end then."""
+
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        if not hasattr(self, "read"):
+            self.read = [*self.dataset_iter]
+            self.ended = True
+            raise ValueError("a batch is bad")
+        batch, self.read = self.read[: len(possibly_batched_index)], self.read[len(possibly_batched_index) :]
+        if not batch:
+            raise StopIteration
+        return self.collate_fn(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Ten has no state_dict")
+def test_a_fetcher_that_notes_the_end_early_is_resumed(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Early)
+    loader, resumed = (shmloader.DataLoader(Ten(), batch_size=2, num_workers=workers) for _ in range(2))
+    assert taken(iter(loader), 4) == [-0.0, -1, -2, -3]
+    resumed.load_state_dict(loader.state_dict())
+    assert taken(iter(resumed), 20) == [-4, -5, -6, -7, -8, -9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict")
+def test_a_state_of_a_resume_that_fails_is_that_of_its_beginning(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader, failing, again = (
+        shmloader.DataLoader(Flaky(raises), batch_size=2, num_workers=workers) for raises in (False, True, False)
+    )
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    failing.load_state_dict(loader.state_dict())
+    batches = iter(failing)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="sample 2 is bad"):
+            next(batches)
+    again.load_state_dict(failing.state_dict())
+    assert taken(iter(again), 20) == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Ten has no state_dict")
+def test_batches_of_another_size_cannot_be_made_again(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader = shmloader.DataLoader(Ten(), batch_size=2, num_workers=workers)
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    three, four = (shmloader.DataLoader(Ten(), batch_size=size, num_workers=workers) for size in (3, 4))
+    three.load_state_dict(loader.state_dict())
+    assert taken(iter(three), 20) == [6, 7, 8, 9]
+    four.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="that of 6 samples in whole batches, and batches of 4 do not end there"):
+        next(iter(four))
 
 
 class StartsOver(IterableDataset[int]):
