@@ -73,8 +73,11 @@ def tries_again(program: Program) -> bool:
 
 
 def unreached(program: Program) -> bool:
-    """Whether an epoch with a number of its own has begun, and set_epoch() is called again, of a hidden sampler."""
-    if program.order.kind != "hidden distributed" or program.does("resume", "copy", "pickle"):
+    """Whether an epoch with a number of its own has begun, and set_epoch() is called again, of a hidden sampler.
+
+    Off the ring, nothing counts the epochs.
+    """
+    if program.order.kind != "hidden distributed" or program.does("resume", "copy", "pickle") or leaves_ring(program):
         return False
     done = [do for do in program.actions if do.verb in ("set epoch", "begin")]
     return any(
