@@ -89,7 +89,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-suites test-ray test-torchvision \
-	test-cuda torment-cuda soak attack bench di-engine lint style types suite map docs wheel release-check sanitize \
+	test-cuda torment-cuda soak attack planted bench di-engine lint style types suite map docs wheel release-check sanitize \
 	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
@@ -118,6 +118,7 @@ help:
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make attack  draw programs of users at random, compare all that they see with what torch or an uninterrupted run'
 	@echo '             gives, and print a short program for each difference.  SEED=  SECONDS=600  ARGS="--only 7-123"'
+	@echo 'make planted  take fixes out, one at a time, in a copy: do the tests and the attack find it?  ARGS="--only epoch"'
 	@echo 'make lint    lint, types and which room imports which, alone'
 	@echo 'make map     what each file does, in one line; ARGS="lease trainer": only the files whose heads have these words'
 	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
@@ -213,6 +214,9 @@ test-3.14:
 SECONDS ?= 60
 attack: $(STAMP)
 	$(IN_HUGE_PAGES) $(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
+
+planted: $(STAMP)
+	$(IN_HUGE_PAGES) $(BIN)/python -m tests.attack.planted $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py $(ARGS)

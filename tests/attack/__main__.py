@@ -38,7 +38,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="for how long programs are drawn")
     parser.add_argument("--random", action="store_true", help="leave out the programs of corpus.py")
     parser.add_argument("--only", help="the one program to judge: SEED-NUMBER")
-    parser.add_argument("--deadline", type=float, default=30, help="seconds after which a program hangs")
+    parser.add_argument("--deadline", type=float, default=120, help="seconds after which a program hangs")
+    parser.add_argument("--first", action="store_true", help="end at the first finding, and do not make it smaller")
     parser.add_argument("--out", help="a folder that scripts are written to, instead of printing them")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -49,10 +50,11 @@ def main() -> int:
     for seed, program in _programs(given.seed, given.only, given.random):
         number += 1
         found = judged(program, given.deadline)
-        group = found and findings.add(program, found, seed, time.monotonic() - began, _stop_shrinking(ends))
+        until = 0 if given.first else _stop_shrinking(ends)
+        group = found and findings.add(program, found, seed, time.monotonic() - began, until)
         if group:
             _show(group, given.out)
-        if time.monotonic() > ends:
+        if time.monotonic() > ends or (group and given.first):
             break
     took = time.monotonic() - began
     print(f"\n{number} programs in {took:.0f} s with seed {given.seed}; {len(findings.groups)} kinds of findings")

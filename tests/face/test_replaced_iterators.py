@@ -343,6 +343,20 @@ def test_a_hook_on_a_class_between(name: str, options: dict[str, Any], monkeypat
     loader.close()
 
 
+class BehindOurs(shmloader.DataLoader, Between):
+    pass
+
+
+@pytest.mark.parametrize("options", ALL_WORKERS, ids=str)
+def test_an_iter_of_a_class_behind_ours(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Between, "__iter__", doubling(ITER), raising=False)
+
+    def make(kind: Any) -> Any:
+        return (BehindOurs if kind is shmloader.DataLoader else Between)(torch.arange(12.0), batch_size=5, **options)
+
+    assert_as_torch(make, is_doubled)
+
+
 def by_attribute(self: Any) -> Any:
     return Doubled(self.before_get_iterator())
 
