@@ -27,7 +27,7 @@ from torch.utils.data import Dataset, IterableDataset
 Case = dict[str, Any]  # what a scenario drew for a trial; everything in it can be written as JSON
 
 PER_BATCH = 4
-SETTLES = 30.0  # seconds that threads, descriptors and processes have to go, once their loader has
+SETTLES = 10.0  # seconds that threads, descriptors and processes have to go, once their loader has
 
 
 # ------------------------------------------------------------------------------------------------------------- samples

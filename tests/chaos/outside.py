@@ -21,8 +21,8 @@ from typing import Any
 from tests.chaos.inside import Case, Inside, children
 from tests.scripts import session_members, wait_until_gone
 
-SILENCE = 90.0  # seconds without a word and without an end: it hangs
-GRACE = 30.0  # seconds that what a process started may outlive it; a worker that is importing torch needs some
+SILENCE = 30.0  # seconds without a word and without an end: it hangs
+GRACE = 20.0  # seconds that what a process started may outlive it; a worker that is importing torch needs some
 STACKS = signal.SIGRTMAX - 9  # has a trial's processes write their stacks, when they hang
 # What Python and its modules say of an error that had nowhere to go.
 NOISE = re.compile(
