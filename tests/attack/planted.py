@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 from tests.attack.plant import Plant, planted
-from tests.attack.plants_of_suites import PLANTS
+from tests.attack.plants_of_reports import PLANTS as OF_REPORTS
+from tests.attack.plants_of_suites import PLANTS as OF_SUITES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+PLANTS = (*OF_SUITES, *OF_REPORTS)
 LONGEST = 600  # seconds for the tests of one fault
 _FOUND = re.compile(r"^ +\d+ +([\d.]+) s ", re.MULTILINE)  # in the attack's summary
 

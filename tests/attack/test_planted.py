@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attack.plant import Plant
-from tests.attack.planted import CHECKOUT
-from tests.attack.plants_of_suites import PLANTS
+from tests.attack.planted import CHECKOUT, PLANTS
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.fault)
