@@ -275,7 +275,7 @@ OF_PICTURES = (
         edits=(
             (
                 "shmloader/images/following.py",
-                "return any(not _is_equal(value, before) for value, before in self._arrays)",
+                "return any(value.tolist() != before for value, before in self._arrays)",
                 "return False",
             ),
         ),
