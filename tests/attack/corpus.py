@@ -374,8 +374,8 @@ CORPUS |= {
     "views that share memory with themselves alone": replace(
         _of(Data(form="dict"), (BEGIN, REST), num_workers=1), collate="expanded"
     ),
-    "one tensor under two keys, in some chunks only": _of(
-        Data(form="doubled"), (BEGIN, REST), batch_size=4, num_workers=1, chunk_size=1
+    "one tensor under two keys, in some chunks only": replace(
+        _of(Data(form="tensor"), (BEGIN, REST), batch_size=4, num_workers=1, chunk_size=1), collate="rows_twice"
     ),
 }
 CORPUS["set_epoch() does not reach a sampler"] = _of(

@@ -5,6 +5,7 @@ They are importable, so that a printed program can use them.
 from __future__ import annotations
 
 import collections
+import copy
 import mmap
 import os
 import random
@@ -13,11 +14,13 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from zlib import crc32
 
 import numpy
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from shmloader import row_wise
 from shmloader.batch.replace_tensors import tensors_of
 from tests.attack.unlike import Lazy, Unlike, Unready
 
@@ -609,6 +612,13 @@ def twice(samples: list[Any]) -> Any:
     return {"once": batch, "again": [batch]}
 
 
+@row_wise
+def rows_twice(samples: list[Any]) -> Any:
+    """The collated rows under two keys: the same ones in some chunks, and a copy in others."""
+    rows = default_collate(samples)
+    return {"once": rows, "again": rows if crc32(f"{samples[0]}".encode()) % 2 else copy.deepcopy(rows)}
+
+
 def by_name(samples: list[Any]) -> Any:
     """Records with keys of their own and a tensor in each, so that each batch has another structure."""
     return {f"{sample}": {"at": torch.tensor([k]), "of": sample} for k, sample in enumerate(samples)}
@@ -644,9 +654,11 @@ COLLATE: dict[str, Any] = {
     "with_views": with_views,
     "annotated_views": annotated_views,
     "twice": twice,
+    "rows_twice": rows_twice,
     "by_name": by_name,
     "mixed": mixed,
     "expanded": expanded,
     "unlike": unlike,
 }
+ROW_WISE = ("rows_twice",)  # may have a chunk_size
 BY_PICKLE = ("as_object", "beside_object")  # tensors that overlap may arrive apart in their batches

@@ -211,6 +211,8 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         mine, its = _without_replaced(mine, its), [event for event in its if event[0] == "batch"]
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
+    if program.get("chunk_size"):  # the rows of chunks are written out: what was one object may be several
+        mine, its = ([_without_met_again(event) for event in each] for each in (mine, its))
     if (
         program.resumes("workers") or program.data.habit in NOT_REBUILT
     ):  # without workers a sample's error has its own class, and no line about a worker
@@ -235,6 +237,11 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         if ends[0] != ends[1]:
             return Finding("generators are elsewhere at the end", f"ours {ends[0]}\ntheirs {ends[1]}")
     return None
+
+
+def _without_met_again(event: Any) -> Any:
+    """An event without what met_again() found, which is the only list in it."""
+    return tuple(part for part in event if not isinstance(part, list))
 
 
 def _first_difference(mine: list[Any], its: list[Any]) -> Finding | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.attack.datasets import NEED_COLLATE, NUMBERED, OF_EPOCH
+from tests.attack.datasets import NEED_COLLATE, NUMBERED, OF_EPOCH, ROW_WISE
 from tests.attack.hooks import FETCHERS, ITERATORS
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
@@ -104,7 +104,8 @@ def _options(program: Program) -> str | None:
     ordered = ("schedule", "chunk_size", "sample_seeds")
     if get("in_order") is False and any(get(name) for name in ordered):
         return "refused out of order"
-    if get("chunk_size") and (program.batch_size is None or program.collate or data.form in NEED_COLLATE):
+    is_cut = not program.collate or program.collate in ROW_WISE
+    if get("chunk_size") and (program.batch_size is None or not is_cut or data.form in NEED_COLLATE):
         return "refused"
     if "views" in (data.form, *program.collate.split("_")) and (data.habit or program.batch_size is None):
         return "what is written into a batch may be the dataset's own"
