@@ -14,7 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from tests.attack.plant import Plant, planted
 from tests.attack.plants_of_reports import PLANTS as OF_REPORTS
@@ -67,9 +70,8 @@ def _is_found(plant: Plant, folder: Path, seed: str, seconds: float) -> bool:
         if plant.is_compiled:
             _build(folder)
         began = time.monotonic()
-        status = _run(
-            folder, "pytest", "-q", "-x", "-m", "long or not long", "-p", "no:cacheprovider", *plant.tests
-        ).returncode
+        options = "-q", "-x", "-m", "long or not long", "-p", "no:cacheprovider"
+        status, _ = _run(folder, "pytest", *options, *plant.tests)
         took = time.monotonic() - began
         found = _attack(folder, seed, seconds) if plant.attack else None
     if plant.is_compiled:
@@ -83,8 +85,8 @@ def _is_found(plant: Plant, folder: Path, seed: str, seconds: float) -> bool:
 
 def _attack(folder: Path, seed: str, seconds: float) -> float | None:
     """After how many seconds the attack found the fault."""
-    ran = _run(folder, "tests.attack", "--first", "--seed", seed, "--seconds", str(seconds))
-    found = _FOUND.search(ran.stdout)
+    _, output = _run(folder, "tests.attack", "--first", "--seed", seed, "--seconds", str(seconds))
+    found = _FOUND.search(output)
     return float(found[1]) if found else None
 
 
@@ -93,11 +95,27 @@ def _build(folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
-def _run(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The copy's own shmloader comes first on the path."""
+def _run(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
+    """The status and the output of a module; the copy's own shmloader comes first on the path."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST)
+    with tempfile.TemporaryFile("w+") as output:  # no pipe: a worker that outlives its trainer would hold it
+        try:
+            status = subprocess.run(
+                command, cwd=folder, env=environment, stdout=output, stderr=output, timeout=LONGEST
+            ).returncode
+        finally:
+            _kill_orphans(folder)
+        output.seek(0)
+        return status, output.read()
+
+
+def _kill_orphans(folder: Path) -> None:
+    """Some faults leave workers behind."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("PYTHONPATH") == str(folder):
+                process.kill()
 
 
 if __name__ == "__main__":
