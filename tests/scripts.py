@@ -180,7 +180,10 @@ class Server:
         return pid, status, out, err
 
     def _follow(self, pid: int, files: list[Any], end: float) -> tuple[int | None, list[bytes]]:
-        """Read until all have closed the pipes, and the server has reported the status; None: it was killed."""
+        """Read until all have closed the pipes, and the server has reported the status; None: it was killed.
+
+        What outlives the script holds the pipes.  So GONE after its end they are left as they are.
+        """
         status: int | None = None
         texts = [b"" for _ in files]
         hangs = False
@@ -189,13 +192,15 @@ class Server:
                 selector.register(file, selectors.EVENT_READ, at)
             selector.register(self._socket, selectors.EVENT_READ, None)
             while selector.get_map():
-                ready = selector.select(None if hangs else max(0.0, end - time.monotonic()))
+                ready = selector.select(max(0.0, end - time.monotonic()))
+                if not ready and (hangs or status is not None):
+                    break
                 if not ready:
-                    hangs = True
+                    hangs, end = True, time.monotonic() + GONE
                     os.killpg(pid, signal.SIGKILL)
                 for key, _ in ready:
                     if key.data is None:
-                        status = json.loads(self._receive())
+                        status, end = json.loads(self._receive()), time.monotonic() + GONE
                         selector.unregister(self._socket)
                     elif part := key.fileobj.read(1 << 16):  # type: ignore[union-attr]
                         texts[key.data] += part

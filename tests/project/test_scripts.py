@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import scripts
 import torch
 from scripts import close_server, run_script, server_pids
 
@@ -88,6 +89,14 @@ def test_a_process_that_it_leaves_is_a_failure(fresh: bool) -> None:
         run_script(
             "import os; os.fork() or (os.close(1), os.close(2), os.execlp('sleep', 'sleep', '100'))", fresh=fresh
         )
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="with a driver each script has a new interpreter")
+def test_a_process_that_it_leaves_does_not_hold_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "GONE", 1)
+    with pytest.raises(AssertionError, match=r"processes are left.*\nbegun"):
+        run_script("import os; print('begun', flush=True); os.fork() or os.execlp('sleep', 'sleep', '100')", seconds=50)
+    assert run_script("print('after it')").out == "after it\n"
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.long)])
