@@ -1,5 +1,5 @@
 """What the tests share: torch's outcome beside ours, deep comparison, fork as the default, and checks of each test.
-A test fails if it leaves anything behind, if torch's iterator serves our loader, or after 240 s.
+A test fails if it leaves anything behind, if torch's iterator serves our loader, or after HANGS.
 """
 
 from __future__ import annotations

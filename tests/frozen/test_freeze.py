@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 import shmloader
@@ -104,6 +104,10 @@ values = some.recursive(
 )
 
 
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
+
+
+@unhurried
 @given(some.lists(values, max_size=12) | some.tuples(values, some.integers(2, 9)).map(lambda pair: [pair[0]] * pair[1]))
 def test_drawn_items_are_what_they_were(items: list[Any]) -> None:
     column = frozen(items)
@@ -111,6 +115,7 @@ def test_drawn_items_are_what_they_were(items: list[Any]) -> None:
     assert classes(list(pickle.loads(pickle.dumps(column)))) == classes(items)
 
 
+@unhurried
 @given(some.dictionaries(some.text(), values, min_size=1) | some.dictionaries(some.integers(), values, min_size=1))
 def test_drawn_dicts_are_what_they_were(items: dict[Any, Any]) -> None:
     made = frozen(items)
