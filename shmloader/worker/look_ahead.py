@@ -179,9 +179,7 @@ def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collat
 
 
 def indices_of(task: Any, auto_collation: bool) -> list[Any]:
-    """A plain list of a task's indices; reading a list whose samples are seeded would seed them."""
+    """A task's indices, in a list that the dataset may change."""
     if not auto_collation:
         return [task]
-    if isinstance(task, list):
-        return task[:]
     return list(task) if hasattr(task, "__len__") else []
