@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators
 from shmloader.checks import off_the_ring, read_elsewhere
 from shmloader.checks.requirements import check_requirements
+from shmloader.far_workers import with_far
 from shmloader.measured import Measured, begin_measured
 from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.private import replaced
@@ -24,7 +25,6 @@ from shmloader.resume.place import place_of
 from shmloader.system.cleanup import ClosedByWith, take_all
 from shmloader.system.cores import have_other_cores, hides_cores
 from shmloader.system.user_line import warn_once
-from shmloader.worker_count import with_far
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.statistics.account import close_trace

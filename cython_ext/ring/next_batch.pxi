@@ -29,7 +29,7 @@ def next_batch(iterator):
     """The `__next__()` of an iterator over the ring.
 
     Args:
-        iterator: has its Steps as `_steps`, and the methods of IteratorSide (trainer/step.py).
+        iterator: has its Steps as `_steps`, and explain(), raise_in_place(), warn_of_length() and at_end(): RingIterator.
     """
     cdef Steps steps = iterator._steps
     return steps.next(iterator)
@@ -75,8 +75,8 @@ cdef class Steps:
 
     Args:
         ring: the trainer's side, with the epoch whose batches are opened and taken.
-        conductor: opens batches: ConductorSide in trainer/step.py.
-        reader: waits for batches and reads them: ReaderSide there.
+        conductor: its open() opens a batch: Conductor in trainer/conductor.py.
+        reader: waits for batches and reads them: Delivery in trainer/delivery.py.
         wrapper: the class of the objects that stand for a batch that raised: torch's ExceptionWrapper.
         profiler: torch's module, which says whether next() is recorded.
     """

@@ -34,13 +34,13 @@ from typing import Any
 import torch.utils.data
 
 from shmloader.checks import off_the_ring
+from shmloader.far_workers import local_workers
 from shmloader.options import DEFAULTS, Options
 from shmloader.private import of_torch, replaced
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.user_line import caller, warn_once
-from shmloader.worker_count import local_workers
 
 
 class Note:

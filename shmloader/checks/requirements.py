@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from shmloader.checks.far_requirements import check_far_workers
+from shmloader.far_workers import WorkerCount
 from shmloader.options import Options, UnsuitableOption
 from shmloader.private import of_torch, replaced
 from shmloader.protocols.places import storage_place
@@ -28,7 +28,7 @@ def check_requirements(loader: Any, options: Options) -> None:
         UnsuitableOption: It cannot.
     """
     if options.far_workers is not None:  # first, because others speak of num_workers
-        check_far_workers(loader, options)
+        _check_far_workers(loader, options)
     if options.device is not None:
         _check_device(torch.device(options.device), options)
     if isinstance(loader.dataset, IterableDataset) or of_torch.is_pipe(loader.dataset):
@@ -94,24 +94,18 @@ def _in_order_of_samples(options: Options) -> list[str]:
 
 
 def _check_stream(loader: Any, options: Options) -> None:
-    kind = type(loader.dataset).__name__
-    for name in _in_order_of_samples(options):
-        raise UnsuitableOption(
-            f"{name} needs a map-style dataset, but got {kind}. The samples of a stream have no numbers, and each "
-            "worker reads a part that no other worker can continue. Leave the option out.",
-            name,
-        )
+    in_order = "The samples of a stream have no numbers, and each worker reads a part that no other worker can continue"
+    refused = dict.fromkeys(_in_order_of_samples(options), in_order)
     if options.look_ahead:
-        raise UnsuitableOption(
-            f"look_ahead={options.look_ahead} needs a map-style dataset, but got {kind}. A stream has no indices that "
-            "could be read before its samples. Leave the option out, and have the stream itself read early.",
-            "look_ahead",
-        )
+        refused[f"look_ahead={options.look_ahead}"] = "A stream has no indices that could be read before its samples"
     if options.skips_bad_samples:
+        refused["on_bad_sample='skip'"] = "A stream's samples have no index from which a replacement could be chosen"
+    if options.far_workers is not None:
+        refused["far_workers"] = "The place of a stream lies in its worker, and would be lost with a machine"
+    for name, why in refused.items():
         raise UnsuitableOption(
-            f"on_bad_sample='skip' needs a map-style dataset, but got {kind}. The samples of a stream have no index "
-            "from which a replacement could be chosen. Catch the exception where the stream is read.",
-            "on_bad_sample",
+            f"{name} needs a map-style dataset, but got {type(loader.dataset).__name__}. {why}. Leave the option out.",
+            name,
         )
 
 
@@ -132,4 +126,35 @@ def _check_rows(loader: Any, name: str) -> None:
             f"{name} needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
             f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone.",
             name,
+        )
+
+
+def _check_far_workers(loader: Any, options: Options) -> None:
+    for name, asked, why in (
+        ("chunk_size", options.chunk_size is not None, "a far worker sends whole batches"),
+        ("group_by", options.group_by is not None, "a far worker sends whole batches"),
+        (
+            "look_ahead",
+            bool(options.look_ahead),
+            "a far worker knows no index but those of the batch that it makes",
+        ),
+        ("in_order=False", not loader.in_order, "which worker makes a batch then depends on who is quicker"),
+    ):
+        if asked:
+            text = f"far_workers and {name} cannot go together: {why}. Leave one of the two out."
+            raise UnsuitableOption(text, "far_workers", name)
+    context = loader.multiprocessing_context
+    if context is not None and getattr(context, "get_start_method", str)() == "fork":
+        raise UnsuitableOption(
+            "far_workers cannot go with multiprocessing_context='fork', because Ray runs threads in this process, and "
+            "a process that is forked beside threads may wait for ever for a lock. Leave multiprocessing_context out: "
+            "then workers start by a fork server, which has no threads.",
+            "far_workers",
+        )
+    count = loader.num_workers
+    if not isinstance(count, WorkerCount) or count - count.local != options.far_workers.num:
+        raise UnsuitableOption(
+            f"num_workers={count!r} does not count the {options.far_workers.num} far workers. num_workers "
+            "cannot be set later. Give it when the loader is made.",
+            "far_workers",
         )

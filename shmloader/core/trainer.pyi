@@ -5,7 +5,8 @@ from typing import Any, Final, TypeVar, final
 
 from shmloader.core.lease import Lease
 from shmloader.core.ring import Memory, Meter, Ring, Sequences, Slots, Turns
-from shmloader.trainer.step import ConductorSide, ReaderSide
+from shmloader.trainer.conductor import Conductor
+from shmloader.trainer.delivery import Delivery
 
 _Result = TypeVar("_Result")
 
@@ -132,8 +133,8 @@ class Steps:
     def __init__(
         self,
         ring: TrainerSide,
-        conductor: ConductorSide,
-        reader: ReaderSide,
+        conductor: Conductor,
+        reader: Delivery,
         wrapper: type | None = ...,
         profiler: Any = ...,
     ) -> None: ...

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 from torch.utils.data import IterableDataset
 
+from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.protocols.row_wise import is_row_wise
 from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
-from shmloader.worker_count import local_workers
 
 if TYPE_CHECKING:
     from shmloader.core.figures import Taken

@@ -18,14 +18,13 @@ from shmloader.resume.sampler_generators import restore_sampling
 from shmloader.resume.source import Source
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.schedule import Schedule
-from shmloader.trainer.step import ConductorSide
 
 if TYPE_CHECKING:
     from shmloader.trainer.iterator import RingIterator
 
 
-class Conductor(ConductorSide):
-    """Begins the epochs of an iterator.
+class Conductor:
+    """Begins the epochs of an iterator, and opens their batches for Steps.
 
     It refers to neither the loader nor the iterator, because both must end as soon as the user drops them.
 
@@ -36,6 +35,9 @@ class Conductor(ConductorSide):
         schedule: Opens batches.
         tally: Counts the bad samples; None: none are skipped.
         epochs_before: Epochs already run with this base seed.
+
+    Attributes:
+        open: The schedule's: a method that passes the call on would be one more call of Python for each batch.
     """
 
     def __init__(

@@ -41,15 +41,14 @@ from shmloader.core.trainer import NOTHING, TrainerSide
 from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
-from shmloader.trainer.step import ReaderSide
 from shmloader.trainer.worker_set import WorkerSet
 
 if TYPE_CHECKING:
     from shmloader.device.pinning import Pinning
 
 
-class Delivery(ReaderSide):
-    """Takes the ring's sequences in order and makes batches of them.
+class Delivery:
+    """Takes the ring's sequences in order and makes batches of them, for Steps, which calls read() for each batch.
 
     Args:
         ring: The trainer's side.

@@ -12,8 +12,8 @@ from shmloader.options import Options
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
 from shmloader.resume.samplers import samplers_of
+from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.bad_samples import Tally
-from shmloader.trainer.one_at_a_time import one_by_one, one_in_process
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Fetch, fetch_from
@@ -61,9 +61,8 @@ def fetcher_of(loader: Any, options: Options, fetcher: Any, epoch: Epoch) -> Our
     make: Fetch = theirs
     tally = Tally(loader, options) if options.skips_bad_samples else None
     if tally is not None or options.seeds_samples:
-        make = one_by_one(_with_options(loader, options, fetcher, epoch, tally))
-    if options.seeds_samples:
-        make = one_in_process(make)
+        lock = _seeding if options.seeds_samples else OwnLock()
+        make = _one_at_a_time(_with_options(loader, options, fetcher, epoch, tally), lock)
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         make = _prefetching(make, prefetch, loader.batch_sampler is not None)
     return _Counting(loader, fetcher, make, epoch)
@@ -93,6 +92,21 @@ class _Counting(OurFetcher):
             self._epoch.leave(mine)
             raise
         return batch
+
+
+# The generators belong to the process.  So of two threads that make batches with seeded samples at once, each would
+# draw numbers of the other one's seeds, and would later restore a state that the other one had set.
+_seeding = OwnLock()
+
+
+def _one_at_a_time(make: Fetch, lock: OwnLock) -> Fetch:
+    """Makes batches one at a time, also if threads share the iterator."""
+
+    def fetch(index: Any) -> Any:
+        with lock.here:
+            return make(index)
+
+    return fetch
 
 
 def _with_options(loader: Any, options: Options, fetcher: Any, epoch: Epoch, tally: Tally | None) -> Fetch:

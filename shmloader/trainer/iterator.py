@@ -3,8 +3,10 @@ It decides which memory its ring gets, how many slots for lent batches, and the 
 
 torch's multi-process iterator works with queues; this one works with the ring's verbs.  The Conductor begins epochs, a
 schedule opens their batches for workers, the ring keeps their order, Delivery makes batches of what the workers
-publish, and Steps goes from one batch to the next (step.py).  The order of draws from the generators, the seeds, the
-errors and their texts are torch's, because people rely on that contract.
+publish, and Steps (next_batch.pxi) goes from one batch to the next.  For each batch it calls Delivery.read() and the
+schedule's open(), and other methods of Python only if there is something else to do.  A signal's handler may interrupt
+any of them between two lines, and then the step calls it again: NOTE [ One step ].  The order of draws from the
+generators, the seeds, the errors and their texts are torch's, because people rely on that contract.
 
 RingIterator inherits from torch's iterator class only because other libraries test for that class by isinstance().
 
@@ -42,6 +44,7 @@ NOTE [ Shutdown ]
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 import threading
@@ -49,6 +52,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader.batch import objects
@@ -56,6 +60,7 @@ from shmloader.batch.exceptions import raise_again
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.ring import RingClosed
 from shmloader.core.trainer import Steps, TrainerSide, next_batch
+from shmloader.far_workers import local_workers
 from shmloader.options import Options
 from shmloader.private import of_torch
 from shmloader.private.of_torch import profiler
@@ -71,11 +76,11 @@ from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery
-from shmloader.trainer.empty_epoch import warn_if_all_dropped
+from shmloader.trainer.epoch_length import warn_if_all_dropped
 from shmloader.trainer.sample_pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
-from shmloader.trainer.workers_of import workers_of
+from shmloader.trainer.worker_set import WorkerSet
 
 if TYPE_CHECKING:
     from shmloader.device.accelerator import Accelerator
@@ -274,7 +279,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
 
-    __next__ = _next_data = next_batch  # it calls the three methods below: IteratorSide in step.py
+    __next__ = _next_data = next_batch  # it calls explain() and the three methods below
 
     raise_in_place = staticmethod(raise_again)
 
@@ -397,3 +402,41 @@ def _accelerator_of(loader: Any, options: Options) -> Accelerator | None:
     from shmloader.device.accelerator import accelerator_of
 
     return accelerator_of(loader, options)
+
+
+def workers_of(loader: Any, options: Options, iterator: RingIterator, ring: TrainerSide, segment: Segment) -> WorkerSet:
+    """The workers, which have not started.
+
+    Args:
+        loader: The loader.
+        options: Its options.
+        iterator: Theirs.  They do not keep it.
+        ring: Its ring.
+        segment: The ring's memory.
+    """
+    given = _context_of(loader, options), ring, segment
+    others: dict[str, Any] = {
+        "respawn": options.respawns,
+        "reissue": not iterator._streams,
+        "timeout": iterator._timeout,
+        "outlives": options.workers_outlive_signals,
+    }
+    if options.far_workers is None:
+        return WorkerSet(*given, **others)
+    from shmloader.trainer.far_worker_set import FarWorkerSet  # here, because it imports all that far workers need
+
+    account = account_of(loader)
+    local = local_workers(loader)
+    far = FarWorkerSet(*given, far=options.far_workers, local=local, nodes=account.nodes, **others)
+    account.note_nodes = weakref.WeakMethod(far.note_nodes)
+    return far
+
+
+def _context_of(loader: Any, options: Options) -> Any:
+    """What starts the workers of a loader: multiprocessing, or a context of it."""
+    context = loader.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing
+    if options.far_workers is not None and getattr(context, "get_start_method", str)() == "fork":
+        return multiprocessing.get_context("forkserver")  # their engine runs threads in this process
+    return context

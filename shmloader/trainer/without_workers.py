@@ -31,7 +31,7 @@ from shmloader.resume.samplers import Samplers, is_known, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
-from shmloader.trainer.empty_epoch import warn_if_all_dropped
+from shmloader.trainer.epoch_length import warn_if_all_dropped
 from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams
 from shmloader.worker.fetch import Left, Stream, restore_stream, state_of_parts, state_when_fresh, with_states

@@ -533,7 +533,7 @@ OF_OBJECTS = (
         fault="a multiprocessing_context that may not be asked whether it is true cannot be used",
         edits=(
             (
-                "shmloader/trainer/workers_of.py",
+                "shmloader/trainer/iterator.py",
                 "    context = loader.multiprocessing_context\n    if context is None:\n"
                 "        context = torch.multiprocessing\n",
                 "    context = loader.multiprocessing_context or torch.multiprocessing\n",

@@ -338,8 +338,8 @@ _OF_DATASETS = (
         fault="drop_last drops all of an epoch, or of each worker's part, without a word",
         edits=(
             (
-                "shmloader/trainer/empty_epoch.py",
-                "    if loader is None or not isinstance(epoch, Epoch):\n",
+                "shmloader/trainer/epoch_length.py",
+                "    if loader is None or not isinstance(epoch, Epoch) or loader in _warned:\n",
                 "    if True:\n",
             ),
         ),

@@ -15,8 +15,8 @@ from engine import Here
 from torch.utils.data import IterableDataset
 
 import shmloader
+from shmloader.far_workers import WorkerCount
 from shmloader.readers.server import serve
-from shmloader.worker_count import WorkerCount
 
 
 def test_torch_does_not_compare_far_workers_with_the_cores_here() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import queue
 import random
 import signal
 import threading
@@ -19,7 +18,6 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 import shmloader
-from shmloader.trainer import one_at_a_time
 
 
 class Slow(Sampler[int]):
@@ -175,27 +173,6 @@ def test_a_dataset_may_iterate_over_a_loader_that_is_seeded_too() -> None:
     inner = _lists(_seeded_by(5))
     want = _lists(_seeded_by(1))
     assert _lists(_seeded_by(1, Nested())) == want
-
-
-def test_a_dataset_that_waits_for_another_threads_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_at_a_time, "PATIENCE", 0.2)
-    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    inside = threading.Event()
-
-    class Passes(FromAll):
-        def __getitem__(self, index: int) -> Any:
-            inside.set()
-            return made.get(timeout=30)
-
-    def passes_on() -> None:
-        assert inside.wait(30)  # otherwise all could be made before the other thread begins a batch
-        for batch in _seeded_by(2):
-            for row in batch:
-                made.put(row)
-
-    with pytest.warns(RuntimeWarning, match="no longer waits"):
-        passed, _ = _at_once(lambda: _lists(_seeded_by(1, Passes())), passes_on)
-    assert len(passed) == 12
 
 
 def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
