@@ -61,7 +61,7 @@ def fetcher_of(loader: Any, options: Options, fetcher: Any, epoch: Epoch) -> Our
     make: Fetch = theirs
     tally = Tally(loader, options) if options.skips_bad_samples else None
     if tally is not None or options.seeds_samples:
-        lock = _seeding if options.seeds_samples else OwnLock()
+        lock = _generators if options.seeds_samples else OwnLock()
         make = _one_at_a_time(_with_options(loader, options, fetcher, epoch, tally), lock)
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         make = _prefetching(make, prefetch, loader.batch_sampler is not None)
@@ -96,7 +96,7 @@ class _Counting(OurFetcher):
 
 # The generators belong to the process.  So of two threads that make batches with seeded samples at once, each would
 # draw numbers of the other one's seeds, and would later restore a state that the other one had set.
-_seeding = OwnLock()
+_generators = OwnLock()
 
 
 def _one_at_a_time(make: Fetch, lock: OwnLock) -> Fetch:
