@@ -19,9 +19,8 @@ NOTE [ Patching ]
        when its `__init__` calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The
        new class has the subclass's name.  It is in no module, so its instances are pickled under the subclass's name,
        with a function that gives them the combined class again when they are unpickled (`_rebuilt`).
-    6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
-       ours.  It lists those that exist at the call, each once in a process.  It leaves out abstract classes, and those
-       of the packages in WRAPPERS, where a comment says why.
+    6. A user who patches torch expects all loaders to be ours.  So a warning names each class that is not reached, once
+       in a process, when torch's iterator first serves a loader of it.
     7. Code that builds a loader by torch's name gives only torch's arguments.  So a loader also gets the options of the
        living patches.  If it cannot have one of them (look_ahead above its prefetch_factor), that is left out,
        with a warning: an option that nobody gave to this loader must not end the run.
@@ -33,9 +32,8 @@ import functools
 import inspect
 import threading
 import types
-import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -50,14 +48,9 @@ from shmloader.system.user_line import warn_once
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
-# There is no warning for subclasses in these packages.  torch's own are built by no user.  torchdata's makes its own
-# iterators, and raises if it is combined with ours.  accelerate's and Ray's wrap a loader that these build by name.
-WRAPPERS = ("torch", "torchdata", "accelerate", "ray")
-
 _lock = threading.Lock()
 _patches: dict[Patch, None] = {}  # in the order in which they were applied; torch is patched while there is one
-_covered: dict[type, type] = {}  # a subclass of torch's -> the class that its instances get
-_made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, also of old patches
+_made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # by a subclass of torch's
 _warned: weakref.WeakSet[type] = weakref.WeakSet()
 _inits: list[Any] = []  # [torch's __init__, its replacement], while torch is patched
 
@@ -66,27 +59,23 @@ class Patch:
     """The effect of `patch_torch`.  It holds until `undo()` or the end of a `with` block, and can be entered again.
 
     Attributes:
-        covered: The classes whose loaders are ours while it holds.
+        covered: The classes whose loaders are ours while it holds, each with the class that they get.
         options: The options of these loaders, if the code that builds one gives no other value.
-        uncovered: The subclasses of torch's that it found and does not reach, each with a remedy.
     """
 
     def __init__(self, classes: tuple[type, ...], options: dict[str, Any]) -> None:
-        self.covered = (_TorchLoader, *classes)
+        self.covered = {_TorchLoader: DataLoader, **{kind: _made_of(kind) for kind in classes}}
         self.options = options
-        self.uncovered: dict[type, str] = {}
 
     def _apply(self) -> None:
         with _lock:
             _patches[self] = None
-            _cover()
             if not _inits:
                 init = _TorchLoader.__init__
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
                 read_elsewhere.listen(_serves_torchs_iterator)
             patched.cover()
-        self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
         """Have these names build torch's loaders again, once all other patches that cover them are undone too.
@@ -95,11 +84,9 @@ class Patch:
         """
         with _lock:
             _patches.pop(self, None)
-            _cover()
             if _inits and not _patches:
                 init, ours = _inits
                 _inits.clear()
-                read_elsewhere.unlisten(_serves_torchs_iterator)
                 patched.uncover()
                 if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init
@@ -109,8 +96,6 @@ class Patch:
         parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
         if self.options:
             parts.append(f"gives {_arguments(self.options)}")
-        if self.uncovered:
-            parts.append(f"does not reach {', '.join(map(_name, self.uncovered))}")
         if why := off_the_ring.why_not_here():
             parts.append(f"none rides the ring: {why}")
         return f"<patch_torch() {'; '.join(parts)}>"
@@ -144,9 +129,8 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
     later one counts.  torch's loader is back when the last one is undone.
 
     Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders for example) stay torch's unless you name them,
-    whether they were defined before the patch or under it.  A RuntimeWarning, once for each, names those that exist at
-    the call and that you have not named, and any other one when torch's iterator first serves it.  There are two ways
-    to let them ride the ring:
+    whether they were defined before the patch or under it.  A RuntimeWarning names each of them when torch's iterator
+    first serves it.  There are two ways to let them ride the ring:
 
         shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      for all loaders of this class
 
@@ -187,33 +171,22 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
             )
         if why := _why_not(kind):
             raise ValueError(f"patch_torch() cannot cover {_name(kind)}: {why}.")
-        _made_of(kind)
     _check(options)
     patch = Patch(named, options)
     patch._apply()
-    for kind, remedy in patch.uncovered.items():
-        if kind not in _warned:
-            _warned.add(kind)
-            warnings.warn(
-                f"patch_torch() does not reach {_name(kind)}, which inherits from torch's DataLoader. Its loaders stay "
-                f"torch's. {remedy}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
     return patch
 
 
 def _building_ours(init: Any) -> Any:
     @functools.wraps(init)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        ours = DataLoader if type(self) is _TorchLoader and _patches else _covered.get(type(self))
+        patches = list(_patches)
+        ours = next((patch.covered[type(self)] for patch in patches if type(self) in patch.covered), None)
         if ours is None:
             init(self, *args, **kwargs)
             return
         object.__setattr__(self, "__class__", ours)  # because Lightning records calls of torch's __setattr__
-        _initialise(
-            self, args, kwargs, {name: value for patch in list(_patches) for name, value in patch.options.items()}
-        )
+        _initialise(self, args, kwargs, {name: value for patch in patches for name, value in patch.options.items()})
 
     return build
 
@@ -275,15 +248,6 @@ def _arguments(options: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------------- subclasses
 
 
-def _cover() -> None:
-    """Cover the subclasses that living patches name, and no other ones."""
-    named = {kind for patch in _patches for kind in patch.covered[1:]}
-    for kind in set(_covered) - named:
-        del _covered[kind]
-    for kind in named - set(_covered):
-        _covered[kind] = _made_of(kind)
-
-
 def _made_of(theirs: Any) -> type:
     """The class for loaders of a subclass of torch's: it inherits from that and from ours."""
     made = (_made.get(theirs) or (lambda: None))()
@@ -323,19 +287,6 @@ def _rebuilt(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
     return loader
 
 
-def _living_subclasses() -> Iterator[type]:
-    """All existing subclasses of torch's, except ours and those without a warning."""
-    left, met = [_TorchLoader], set()
-    while left:
-        for kind in type.__subclasses__(left.pop()):
-            if kind in met or issubclass(kind, DataLoader):
-                continue
-            met.add(kind)
-            left.append(kind)
-            if kind.__module__.partition(".")[0] not in WRAPPERS and not inspect.isabstract(kind):
-                yield kind
-
-
 def _why_not(kind: Any) -> str | None:
     """Why loaders of this subclass of torch's cannot be ours; None if they can, as far as the class shows."""
     if off_the_ring.why_not_of(kind):
@@ -350,7 +301,9 @@ def _why_not(kind: Any) -> str | None:
 def _serves_torchs_iterator(loader: Any) -> None:
     """Warn if torch's iterator serves a class that the patch does not reach: a later one, or no subclass."""
     kind = type(loader)
-    if kind is _TorchLoader or kind in _warned or not loader.num_workers or kind.__module__.startswith("torch."):
+    if not _patches or kind is _TorchLoader or kind in _warned or not loader.num_workers:
+        return
+    if kind.__module__.startswith("torch."):
         return
     _warned.add(kind)
     remedy = (

@@ -7,10 +7,7 @@ NOTE [ Read elsewhere ]
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
-       We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
-       has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
-       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them, unless
-       other code's method makes iterators of one of our loaders: NOTE [ Replaced ], (b).
+       We watch these two calls from the first loader of ours on, or from patch_torch() on.
     3. Suppose that a loader of ours was never iterated over, and torch's iterator reads its dataset, with the same
        number of workers and the same collate function.  Then the loader of torch's iterator was probably built from
        ours.  We warn about that, once.
@@ -18,14 +15,13 @@ NOTE [ Read elsewhere ]
        such a loader escaped.  We warn about it too, or raise an error if the loader has an option that only the ring
        can honour.  `rides_ring` is False until the loader next gets an iterator of ours.
     5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.
-       The note is dropped at the latest when the dataset is gone.  Some datasets cannot be weakly referenced, lists for
-       example.  The note of such a dataset is dropped at the latest when the last loader of ours over it is gone.
+       The note is dropped at the latest when the dataset is gone.  A dataset without weak references, such as a list,
+       has no notes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -53,19 +49,13 @@ class Note:
         reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
     """
 
-    def __init__(self, loader: Any, options: str, gone: Callable[[Any], None] | None) -> None:
-        self.loader = weakref.ref(loader, gone)
+    def __init__(self, loader: Any, options: str) -> None:
+        self.loader = weakref.ref(loader)
         self.iterated = False
-        self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
         self.options = options
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether torch's iterators must be watched because of this loader."""
-        return not self.iterated or (self._may_escape and self.loader() is not None)
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
@@ -92,42 +82,8 @@ def _weak(found: Any) -> Callable[[], Any]:
         return lambda: found
 
 
-class _Readers:
-    """The notes of loaders over one dataset.
-
-    Args:
-        dataset: The dataset.  One without weak references (a list) is known by its loaders.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.notes: list[Note] = []
-        self.forget = functools.partial(_forget, id(dataset))
-        self._dataset: Callable[[], Any] | None = None
-        with contextlib.suppress(TypeError):
-            self._dataset = weakref.ref(dataset, self.forget)
-
-    def dataset(self) -> Any:
-        """The dataset; None if it is gone."""
-        if self._dataset is not None:
-            return self._dataset()
-        return next((loader.dataset for note in self.notes if (loader := note.loader()) is not None), None)
-
-    def add(self, loader: Any, options: str) -> None:
-        """Add a note, and drop those that nothing will read."""
-        held = [note for note in self.notes if note.loader() is not None or not note.iterated]
-        self.notes = [*held[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
-
-
 MOST = 16  # notes of one dataset
-
-_readers: dict[int, _Readers] = {}  # by the dataset's id, because a dataset may define its own ==
-
-
-def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> None:
-    """Drop the notes of a dataset that is gone.  At exit the names of this module may be None."""
-    found = readers.get(key)
-    if found is not None and found.dataset() is None:
-        del readers[key]
+_notes: ByIdentity[list[Note]] = ByIdentity()  # by dataset, the latest last
 
 
 _escaped: ByIdentity[str] = ByIdentity()  # loaders of ours whose latest iterator was torch's, and why
@@ -141,22 +97,15 @@ def enrol(loader: Any) -> None:
         for name, default in DEFAULTS.items()
         if not _is_same(given := getattr(asked, name), default)
     )
-    key = id(loader.dataset)
-    found = _readers.get(key)
-    if found is None or found.dataset() is not loader.dataset:
-        found = _readers[key] = _Readers(loader.dataset)
-    found.add(loader, options)
-    _watch_while_needed()
+    of_torch.watch_iterators(_begins)
+    with contextlib.suppress(TypeError):  # it can have no weak reference
+        notes = _notes.setdefault(loader.dataset, [])
+        wanted = [note for note in notes if note.loader() is not None or not note.iterated]
+        notes[:] = [*wanted[-MOST:], Note(loader, options)]
 
 
 def _notes_of(dataset: Any) -> list[Note]:
-    """The notes of loaders over this dataset, the latest last."""
-    found = _readers.get(id(dataset))
-    return list(found.notes) if found is not None and found.dataset() is dataset else []
-
-
-def _note_of(loader: Any) -> Note | None:
-    return next((note for note in _notes_of(loader.dataset) if note.loader() is loader), None)
+    return list(_notes.get(dataset, ()))
 
 
 def iterates(loader: Any) -> None:
@@ -167,7 +116,6 @@ def iterates(loader: Any) -> None:
             note.iterated = True
         elif not note.iterated:
             note.reader = f"another shmloader.{type(loader).__name__}", True
-    _watch_while_needed()
 
 
 def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
@@ -196,7 +144,7 @@ def why_not(loader: Any) -> str | None:
 
 def read_by_another(loader: Any) -> str | None:
     """The report for a loader that was never iterated over while another one reads its dataset; otherwise None."""
-    note = _note_of(loader)
+    note = next((note for note in _notes_of(loader.dataset) if note.loader() is loader), None)
     if note is None or note.iterated or note.reader is None:
         return None
     reader, is_ours = note.reader
@@ -226,21 +174,9 @@ _listeners: list[Callable[[Any], None]] = []
 
 def listen(listener: Callable[[Any], None]) -> None:
     """Call this with each loader, not of ours, for which torch's iterator is made."""
-    _listeners.append(listener)
-    _watch_while_needed()
-
-
-def unlisten(listener: Callable[[Any], None]) -> None:
-    """Undo listen()."""
-    _listeners.remove(listener)
-    _watch_while_needed()
-
-
-def _watch_while_needed() -> None:
-    if _listeners or any(note.is_open for found in list(_readers.values()) for note in found.notes):
-        of_torch.watch_iterators(_begins)
-    else:
-        of_torch.unwatch_iterators()
+    if listener not in _listeners:
+        _listeners.append(listener)
+    of_torch.watch_iterators(_begins)
 
 
 def _ours_begins(loader: Any) -> None:

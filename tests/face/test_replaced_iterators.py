@@ -226,7 +226,7 @@ def test_the_patch_names_what_lets_such_a_loader_ride(monkeypatch: pytest.Monkey
         pytest.warns(RuntimeWarning, match=r"does not reach test_replaced_iterators\.Saveable") as caught,
         shmloader.patch_torch(),
     ):
-        pass
+        list(Saveable(torch.arange(8.0), num_workers=1))
     (text,) = [str(each.message) for each in caught if "Saveable" in str(each.message)]
     says = rf"If you name it, torch's iterator still serves it: .*__init__.*{replaced.IGNORE}=(\S+) in the environment"
     setting = re.search(rf"{says}\. Then give classes=\[Saveable\]", text)
