@@ -33,7 +33,6 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.checks import off_the_ring, read_elsewhere
-from shmloader.checks.bypassed import warn_if_bypassed
 from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
 from shmloader.private import of_torch, replaced
@@ -43,7 +42,6 @@ from shmloader.system.user_line import warn_once
 
 if off_the_ring.why_not_here() is None:
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.sample_pool import end_workers_of_another_pool
     from shmloader.trainer.without_workers import without_workers
 
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__
@@ -59,7 +57,6 @@ def rides(loader: Any) -> bool:
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
         off_the_ring.warn_or_refuse(loader, why)
-    warn_if_bypassed(loader)
     read_elsewhere.iterates(loader)
     return why is None
 
@@ -150,16 +147,9 @@ def torchs(loader: Any, make: Callable[[], Any]) -> Any:
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
-    """End persistent workers if the epoch that begins needs other ones, or if they should have ended."""
-    if loader.persistent_workers:
-        _end_workers_seeded_otherwise(loader)
-        end_workers_of_another_pool(loader)
-
-
-def _end_workers_seeded_otherwise(loader: Any) -> None:
     """End persistent workers, if a state was loaded and seeds are set when workers start."""
     place = place_of(loader)
-    if loader._iterator is None or place.loaded is None:
+    if not loader.persistent_workers or loader._iterator is None or place.loaded is None:
         return
     if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:
         return  # workers seed each sample, so the old ones can go on

@@ -1,6 +1,5 @@
 """The datasets inside torch's own wrappers: Subset, ConcatDataset, ChainDataset, StackDataset.
-It decides which of them get set_epoch(), which are asked for whole batches, and whether a wrapper's `__getitems__` only
-makes one sample after another.
+It decides which of them get set_epoch(), and whether a wrapper's `__getitems__` only makes one sample after another.
 """
 
 from __future__ import annotations
@@ -46,14 +45,6 @@ def is_got_one_by_one(dataset: Any) -> bool:
     ):
         return False
     return all(map(is_got_one_by_one, _parts(dataset)))
-
-
-def asked_for_batches(dataset: Any) -> Iterator[Any]:
-    """A dataset, and the datasets inside torch's wrappers that pass `__getitems__` on to them."""
-    yield dataset
-    if isinstance(dataset, (Subset, StackDataset)):
-        for part in _parts(dataset):
-            yield from asked_for_batches(part)
 
 
 def _parts(dataset: Any) -> list[Any]:

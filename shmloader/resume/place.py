@@ -84,15 +84,15 @@ class Place:
             return self._between(current).as_dict()
         return current.state(self.loader)
 
-    def _between(self, over: Epoch | None, must: bool = True) -> State:
-        """The state before the first epoch, or after one.  For `must`, see own_state() in samplers.py."""
+    def _between(self, over: Epoch | None) -> State:
+        """The state before the first epoch, or after one."""
         loader, samplers = self.loader, self._samplers
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
         used_again = (over.base_seed, over.epochs_before + 1) if over is not None and lasts else (None, 0)
         return replace(
             self.next_epoch(samplers, *used_again),
             streams=None if over is None or over.states is None else stream_states.at_end(loader, over.states),
-            **Generators(samplers, loader.generator).fields() | samplers.own_state(must),
+            **Generators(samplers, loader.generator).fields() | samplers.own_state(),
         )
 
     def next_epoch(self, samplers: Samplers, base_seed: int | None, epochs_before: int) -> State:
@@ -199,11 +199,6 @@ class Place:
         """The workers whose streams gave no batch in a whole epoch: the latest epoch in which there were any."""
         found = [] if self.current is None else stream_states.without_batch(self.current)
         return found or self._without_batch
-
-    def outlive_workers(self) -> None:
-        """Have the next epoch use the base seed of these workers, as if they persisted, although they will end now."""
-        if self.loaded is None and self.current is not None:
-            self.loaded = self._between(self.current, must=False)
 
     def _with_current_epochs(self, state: State) -> State:
         """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""

@@ -133,19 +133,13 @@ class Samplers:
             return False
         return self.draws_from_global and not iterates_as(self.last, *KNOWN)
 
-    def own_state(self, must: bool = True) -> dict[str, Any]:
-        """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Sampler states ], 3.
-
-        Args:
-            must: Whether to raise what its state_dict() raises.  If not, it has no state then.
-        """
+    def own_state(self) -> dict[str, Any]:
+        """The fields of State that a sampler's own state decides, with a copy of that: NOTE [ Sampler states ], 3."""
         if self.keeper is None:
             return {"sampler_state": None}
         try:
             return {"sampler_state": copy.deepcopy(self.keeper.state_dict())}
-        except Exception as error:
-            if must and not isinstance(error, NotImplementedError):
-                raise
+        except NotImplementedError:
             return NO_STATE
 
     def seeds(self, start: State | None, of_global: torch.Tensor) -> dict[str, Any]:

@@ -77,7 +77,7 @@ from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.epoch_length import warn_if_all_dropped
-from shmloader.trainer.sample_pool import given_pool
+from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.worker_set import WorkerSet
@@ -219,7 +219,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
                 "dataset_epoch": dataset_epoch(self._dataset) if self._streams else None,
                 "epoch_seed": self._conductor.seed,
                 "look_ahead": options.look_ahead,
-                "pool": None if self._tally is None else given_pool(loader),
+                "pool": None if self._tally is None else pool_of(loader),
             },
         )
         if self._pinning is not None:

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shmloader.protocols.attributes import attribute
 from shmloader.protocols.wrapped_datasets import with_parts
 from shmloader.system.user_line import warn_once
 
@@ -32,7 +31,7 @@ _MANY = 256  # attributes; a dict of more is not the __dict__ of an object
 
 
 def warn_of_open_files(context: Any, datasets: Iterable[Any], has_init: bool) -> None:
-    """Warn of open files in datasets that workers are about to inherit: once for each attribute of a class.
+    """Warn of open files in datasets that workers are about to inherit: once for each class of files in a dataset's.
 
     Args:
         context: Will start the workers.
@@ -42,40 +41,30 @@ def warn_of_open_files(context: Any, datasets: Iterable[Any], has_init: bool) ->
     if has_init or getattr(context, "get_start_method", str)() != "fork":
         return
     for dataset in (part for each in datasets for part in with_parts(each)):
-        if not _may_have_files(dataset):
-            continue
-        for place, what in _open_files(dataset):
+        for what in _open_files(dataset):
             warn_once(
-                f"workers are forked while {type(dataset).__name__} holds an open file: {place} is {what}. Forked "
-                "workers share its position and its locks, so they can read wrong data without an error. Close it "
-                "before you iterate over the loader, and open it in each worker: in __getitem__ on the first use, or "
-                "in worker_init_fn. A sample that you made in this process may have opened it"
+                f"workers are forked while {type(dataset).__name__} holds an open file, a {what}. Forked workers share "
+                "its position and its locks, so they can read wrong data without an error. Close it before you iterate "
+                "over the loader, and open it in each worker: in __getitem__ on the first use, or in worker_init_fn. A "
+                "sample that you made in this process may have opened it"
             )
 
 
-def _may_have_files(dataset: Any) -> bool:
-    """Whether an open file is among a dataset's attributes, or in a dict among them.
+def _open_files(dataset: Any) -> Iterator[str]:
+    """What a dataset holds of open files, by their classes.
 
     It asks for no `__dict__`.  CPython 3.11 and 3.12 make that dict when somebody asks for it, and from then on each
     `self.x` in the dataset's methods takes 40 ns longer.
     """
     values = [dataset, *gc.get_referents(dataset)]  # of its attributes; or its __dict__, if there is one already
     for value in list(values):
-        if type(value) is dict and len(value) <= _MANY:
+        if type(value) is dict and len(value) <= _MANY and os.getpid() not in value:
             values += value.values()
-    return any(_open_file(each) is not None for value in values for each in (value, _first(value)))
-
-
-def _open_files(dataset: Any) -> Iterator[tuple[str, str]]:
-    """Where in a dataset an open file is, and what it is."""
-    if (what := _open_file(dataset)) is not None:
-        yield "the dataset", what
-    attributes = dict(attribute(dataset, "__dict__", ()))
-    is_mapped = any(_names_of(value) & {"mmap.mmap", "numpy.memmap"} for value in attributes.values())
-    for name, value in attributes.items():
-        what = _open_file(_first(value))
+    is_mapped = any(_names_of(value) & {"mmap.mmap", "numpy.memmap"} for value in values)
+    for value in map(_first, values):
+        what = _open_file(value)
         if what is not None and not (is_mapped and isinstance(value, io.IOBase)):
-            yield f"its attribute {name}", what
+            yield what
 
 
 def _first(value: Any) -> Any:
@@ -108,8 +97,6 @@ def _is_file(value: Any) -> bool:
     """Whether an object of Python's is a file on a disk, open for reading."""
     if value in (None, sys.stdin, sys.stdout, sys.stderr) or value.closed or not value.readable():
         return False
-    if getattr(value, "_rolled", True) is False:  # a SpooledTemporaryFile in memory, which fileno() would write to disk
-        return False
     fd = value.fileno()
     return fd > _STANDARD and stat.S_ISREG(os.fstat(fd).st_mode)
 
@@ -139,5 +126,4 @@ _KINDS: dict[str, Callable[[Any], bool]] = {  # by the name of the class: whethe
     "netCDF4._netCDF4.Dataset": lambda file: bool(file.isopen()),
     **dict.fromkeys(("lmdb.Environment", "lmdb.cffi.Environment", "builtins.Environment"), _takes_locks),
     "sqlite3.Connection": _has_file,
-    "PIL.ImageFile.ImageFile": lambda picture: bool(picture.tile) and _is_file(picture.fp),
 }

@@ -18,16 +18,13 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from shmloader.options import UnsuitableOption
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.distributed import DistributedSampler as Ours
-from shmloader.resume.place import place_of
 from shmloader.resume.samplers import iterates_as, sampler_of
-from shmloader.system.by_identity import ByIdentity
 
 _COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
 _COLLECTIONS = (
     *(list, tuple, range, set, frozenset, dict, KeysView, ValuesView),
     *(collections.deque, array.array, numpy.ndarray, torch.Tensor),
 )
-_given: ByIdentity[Sequence[int]] = ByIdentity()  # see NOTE [ Place ], 2
 _WITHIN = ("sampler", "batch_sampler", "_sampler")  # attributes in which samplers, and lists of samples, keep a sampler
 
 
@@ -56,27 +53,6 @@ def pool_of(loader: Any) -> Sequence[int]:
             "them.",
             "on_bad_sample",
         ) from None
-
-
-def given_pool(loader: Any) -> Sequence[int]:
-    """pool_of(loader), recorded as the pool of the workers that start now."""
-    pool = _given[loader] = pool_of(loader)
-    return pool
-
-
-def end_workers_of_another_pool(loader: Any) -> None:
-    """End persistent workers if the sampler now gives other samples, because they still have the old pool."""
-    given = _given.get(loader)
-    if given is None or loader._iterator is None or _same(given, pool_of(loader)):
-        return
-    place_of(loader).outlive_workers()
-    loader._end_workers()
-
-
-def _same(one: Sequence[int], other: Sequence[int]) -> bool:
-    if isinstance(one, range) and isinstance(other, range):
-        return one == other
-    return len(one) == len(other) and numpy.array_equal(one, other)
 
 
 def _own_indices(sampler: Any) -> Any:

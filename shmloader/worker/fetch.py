@@ -85,7 +85,7 @@ def fetch_from(
         if placed is not None and hasattr(indices, "__len__"):
             samples = placed.samples(indices)
         elif skips is not None:
-            samples = skips.samples(indices, one_each=collate_fn is default_collate)
+            samples = skips.samples(indices)
         elif at_once := makes_at_once(dataset, indices):
             samples = at_once(indices)
         else:

@@ -17,22 +17,17 @@ resume.
        the batch is taken.  A batch without bad samples has report size 0.
     5. If all samples raise, the search must stop.  So at most TRIES others are tried.
     6. Only samples that the sampler may give are used as replacements (trainer/sample_pool.py).  Workers get the
-       indices of these samples when they start.  If an epoch begins and the indices are no longer the same, the workers
-       are ended and started again.
+       indices of these samples when they start, and workers that persist keep them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import operator
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy
-import torch
 
 from shmloader.resume.generators import mix
 from shmloader.worker.random_states import makes_at_once
@@ -89,33 +84,18 @@ class Skips:
         """sample() for a dataset's __getitem_into__.  The replacement overwrites a row that was half written."""
         return lambda index, row: self._or_another(lambda other: into(other, row), index)
 
-    def samples(self, indices: Any, one_each: bool = False) -> Any:
-        """The samples of a batch.  If the dataset makes them all in one call and raises, they are made one by one.
-
-        Args:
-            one_each: Whether there must be one for each index.  If not, the collate function takes any number.
-
-        Raises:
-            RuntimeError: There is not one for each index.
-        """
+    def samples(self, indices: Any) -> Any:
+        """The samples of a batch.  If the dataset makes them all in one call and raises, they are made one by one."""
         at_once = makes_at_once(self._dataset, indices)
         if not at_once:
             return [self.sample(index) for index in indices]
         if not hasattr(indices, "__len__"):
             indices = list(indices)
-        # a copy, because a dataset that removes indices from its list would leave none to be made one by one
-        given = indices.copy() if type(indices) is list else copy.deepcopy(indices)
         try:
-            samples = at_once(given)
+            # a copy, because a dataset that removes indices from its list would leave none to be made one by one
+            return at_once(copy.copy(indices))
         except Exception:  # if none of them raises now, none is bad
             return [self.sample(index) for index in indices]
-        if one_each and hasattr(samples, "__len__") and len(samples) != len(indices):
-            raise RuntimeError(
-                f"__getitems__ of {type(self._dataset).__name__} gave {len(samples)} samples for {len(indices)} "
-                "indices. With on_bad_sample='skip' a batch keeps its size. Have __getitems__ raise if a sample is "
-                "bad. The worker then makes the samples one by one and replaces the bad one."
-            )
-        return samples
 
     def _or_another(self, get: Callable[[Any], Any], index: Any) -> Any:
         try:
@@ -132,7 +112,7 @@ class Skips:
         tried, last = [number], ""
         for other in self._others(number):
             try:
-                sample = get(_like(index, other))
+                sample = get(other)
             except Exception as error:
                 tried.append(other)
                 last = _text(error)
@@ -157,19 +137,6 @@ class Skips:
                 yield other
             if len(met) > TRIES:
                 return
-
-
-def _like(index: Any, number: int) -> Any:
-    """A number in the type that the sampler gives, because a dataset may depend on the type of an index."""
-    made: Any = number
-    with contextlib.suppress(OverflowError, RuntimeError):  # the number does not fit into that type
-        if isinstance(index, numpy.integer):
-            made = type(index)(number)
-        elif isinstance(index, numpy.ndarray):
-            made = numpy.full_like(index, number)
-        elif isinstance(index, torch.Tensor):
-            made = torch.full_like(index, number)
-    return made if int(made) == number else number  # numpy 1 wraps
 
 
 def _text(error: BaseException) -> str:

@@ -509,11 +509,6 @@ OF_OBJECTS = (
                 "ByIdentity[_Account] = ByIdentity()",
                 'Any = __import__("weakref").WeakKeyDictionary()',
             ),
-            (
-                "shmloader/trainer/sample_pool.py",
-                "ByIdentity[Sequence[int]] = ByIdentity()",
-                'Any = __import__("weakref").WeakKeyDictionary()',
-            ),
         ),
         tests=(f"{IDENTITY}test_options_states_and_reports_of_ours[skip]",),
         attack=True,

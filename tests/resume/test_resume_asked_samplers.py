@@ -30,7 +30,6 @@ from resuming import Indices, flattened, numbers, quiet, through_json
 from torch.utils.data import DataLoader
 
 from shmloader.resume import place
-from shmloader.resume.place import place_of
 
 pytestmark = quiet
 NO_WORKERS, WORKERS, PERSISTENT, STEAL, CHUNKS, ONE, DEVICE = OPTIONS
@@ -182,15 +181,6 @@ def test_its_error_is_raised_by_state_dict(kind: Any, workers: int) -> None:
                 loader.state_dict()
             assert len(raised.traceback) == frames  # it does not grow
         assert len(numbers(batches)) == 1
-
-
-def test_its_workers_are_replaced_between_two_epochs() -> None:
-    """The loader needs the sampler's state there, too, and does without it."""
-    with made(Fails(), num_workers=2, persistent_workers=True) as loader:
-        iterate(loader)
-        place_of(loader).outlive_workers()
-        loader._end_workers()
-        assert len(numbers(iterate(loader))) == 3
 
 
 class FailsWithin(Pool):

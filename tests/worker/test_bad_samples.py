@@ -12,12 +12,11 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate, label, seed_all
-from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
 
 import shmloader
 from shmloader.options import Options
 from shmloader.trainer.bad_samples import BadSample, BadSamples, Tally
-from shmloader.worker.replace_bad_samples import _like
 
 LENGTH, BATCH = 60, 4
 BAD = {3, 17, 18, 40}
@@ -282,45 +281,6 @@ def test_an_error_that_does_not_come_again_is_no_bad_sample(workers: int) -> Non
     assert indices(given) == list(range(LENGTH)) and found == BadSamples()
 
 
-class Growing(torch.utils.data.Sampler[int]):
-    """Gives other samples later, as in active learning."""
-
-    indices = range(20)
-
-    def __iter__(self) -> Any:
-        return iter(self.indices)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-
-def test_workers_that_persist_know_what_the_sampler_gives_now() -> None:
-    sampler, dataset = Growing(), Rotten(bad=range(0, LENGTH, 3))
-    options = {"sampler": sampler, "shuffle": None, "persistent_workers": True, "on_bad_sample": "skip:99"}
-    with loader(1, dataset=dataset, **options) as made:
-        iterator = iter(made)
-        assert max(indices(list(iterator))) < 20
-        assert iter(made) is iterator and len(list(iterator)) == 5, "nothing has changed"
-        sampler.indices = range(20, LENGTH)
-        given = indices(iterate(made))
-        assert len(given) == 40 and min(given) >= 20
-        assert made.bad_samples.count == 7 + 7 + 13
-
-
-def test_workers_of_another_pool_go_on_with_their_base_seed() -> None:
-    given = []
-    for kind in (torch.utils.data.DataLoader, shmloader.DataLoader):
-        torch.manual_seed(19)
-        sampler = WeightedRandomSampler([1.0] * LENGTH, LENGTH)  # which draws from the generator that a base seed is of
-        mine = {"on_bad_sample": "skip"} if kind is shmloader.DataLoader else {}
-        made: Any = kind(Rotten(bad=()), BATCH, sampler=sampler, num_workers=1, persistent_workers=True, **mine)
-        given.append(indices(list(made)))
-        sampler.weights[::2] = 0
-        given[-1] += indices(list(made)) + indices(list(made))
-        made._iterator._shutdown_workers()
-    assert given[0] == given[1]
-
-
 class TakingOff(AtOnce):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[indices.pop(0)] for _ in range(len(indices))]
@@ -332,20 +292,6 @@ def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
     options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "on_bad_sample": "skip:99"}
     given, found = epochs(workers, 2, dataset=TakingOff(), **options)
     assert [len(indices(each)) for each in given] == [20, 20] and found.count == 2 * 3
-
-
-class Dropping(AtOnce):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices if index not in self.bad]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
-    text = "__getitems__ of Dropping gave 3 samples for 4 indices"
-    with loader(workers, dataset=Dropping(), shuffle=False) as made, pytest.raises(RuntimeError, match=text):
-        next(iter(made))
-    with loader(workers, dataset=Dropping(), shuffle=False, collate_fn=len) as made:  # may be meant
-        assert next(iter(made)) == 3
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -368,33 +314,6 @@ def test_an_index_without_a_number(workers: int) -> None:
 def test_other_numbers() -> None:
     given, found = epochs(1, sampler=[numpy.int64(i) for i in range(8)], shuffle=None)
     assert found.count == 1 and found.first[0].index == 3 and len(indices(given[0])) == 8
-
-
-class Typed(Rotten):
-    """Takes indices of one type only."""
-
-    def __init__(self, kind: type) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def __getitem__(self, index: Any) -> Any:
-        assert type(index) is self.kind, f"{index!r} is no {self.kind}"
-        return super().__getitem__(int(index))
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [list(numpy.arange(8, dtype=numpy.uint8)), list(torch.arange(8)), [numpy.array(i) for i in range(8)]],
-    ids=lambda given: type(given[0]).__name__,
-)
-def test_what_comes_instead_is_asked_for_in_the_type_of_the_index(sampler: Any) -> None:
-    given, found = epochs(0, sampler=sampler, shuffle=None, dataset=Typed(type(sampler[0])))
-    assert found.count == 1 and type(found.first[0].instead) is int and len(indices(given[0])) == 8
-
-
-def test_a_number_that_does_not_fit_into_the_type_of_the_index() -> None:
-    for index in (numpy.uint8(3), numpy.array(3, dtype=numpy.uint8), torch.tensor(3, dtype=torch.uint8)):
-        assert type(_like(index, 300)) is int and _like(index, 300) == 300 and int(_like(index, 7)) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])
