@@ -4,7 +4,6 @@ Most scripts call none of them, so these methods import what they need.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +46,11 @@ def _all_stats() -> Iterator[tuple[str, Stats]]:
     return ((name, Measured.stats(loader)) for name, loader in measured_loaders() if isinstance(loader, Measured))
 
 
+def _need_extensions(what: str) -> None:
+    if why := off_the_ring.why_not_here():
+        raise RuntimeError(f"{what} needs shmloader's extensions, and they cannot be used here: {why}")
+
+
 class Measured:
     """The methods of a DataLoader that report its measurements."""
 
@@ -69,8 +73,7 @@ class Measured:
             >>> stats = loader.stats("epoch")
             >>> print(f"{stats.input_wait:.0%} of the time went into waiting for batches")
         """
-        if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"stats() needs shmloader's extensions, and they cannot be used here: {why}")
+        _need_extensions("stats()")
         from shmloader.statistics.figures import stats_of
 
         elapsed, figures = account_of(self).figures(since)
@@ -99,8 +102,7 @@ class Measured:
             change:  num_workers=8, and make a sample cheaper: ...
             effect:  12 workers would feed this loop (7.4 ms a step); this machine has 8 cores, ...
         """
-        if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"report() needs shmloader's extensions, and they cannot be used here: {why}")
+        _need_extensions("report()")
         from shmloader.statistics.evidence import Evidence, settings_of, shares_of, with_ranks
         from shmloader.statistics.figures import stats_of
         from shmloader.statistics.report import Report
@@ -124,10 +126,7 @@ class Measured:
         )
         if ranks:
             evidence = with_ranks(evidence)
-        verdict = verdict_of(evidence)
-        if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
-            verdict = dataclasses.replace(verdict, text=elsewhere)
-        return Report(verdict, stats, log, _lines_of_dataset(self))
+        return Report(verdict_of(evidence), stats, log, _lines_of_dataset(self))
 
     def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
         """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.
@@ -148,8 +147,7 @@ class Measured:
             >>> loader.trace("t.json", batches=200)
             >>> for batch in loader: ...
         """
-        if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"trace() needs shmloader's extensions, and they cannot be used here: {why}")
+        _need_extensions("trace()")
         if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
             raise ValueError(f"batches should be a positive integer, but got batches={batches!r}. The default is 200.")
         return traced(self, path, batches)

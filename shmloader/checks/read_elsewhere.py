@@ -46,13 +46,11 @@ class Note:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
         options: Its options that differ from the defaults, as in a call.
-        reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
     """
 
     def __init__(self, loader: Any, options: str) -> None:
         self.loader = weakref.ref(loader)
         self.iterated = False
-        self.reader: tuple[str, bool] | None = None
         self.options = options
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)
@@ -114,8 +112,6 @@ def iterates(loader: Any) -> None:
     for note in _notes_of(loader.dataset):
         if note.loader() is loader:
             note.iterated = True
-        elif not note.iterated:
-            note.reader = f"another shmloader.{type(loader).__name__}", True
 
 
 def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
@@ -140,17 +136,6 @@ def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
 def why_not(loader: Any) -> str | None:
     """Why this loader's batches do not ride the ring, in general or by their latest iterator; None if they do."""
     return off_the_ring.why_not(loader) or _escaped.get(loader)
-
-
-def read_by_another(loader: Any) -> str | None:
-    """The report for a loader that was never iterated over while another one reads its dataset; otherwise None."""
-    note = next((note for note in _notes_of(loader.dataset) if note.loader() is loader), None)
-    if note is None or note.iterated or note.reader is None:
-        return None
-    reader, is_ours = note.reader
-    text = f"nothing to judge: this loader was never iterated over, and {reader} reads its dataset. "
-    text += "Ask the loader that the loop iterates over"
-    return text if is_ours else f"{text}. If a framework built that one, call shmloader.patch_torch() before it does"
 
 
 # ------------------------------------------------------------------------------------------------- torch's iterators
@@ -195,10 +180,7 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
     workers, collate = getattr(loader, "num_workers", 0), getattr(loader, "collate_fn", None)
     kind = type(loader)
     for note in _notes_of(dataset):
-        if note.iterated:
-            continue
-        note.reader = f"{kind.__module__}.{kind.__qualname__}", False
-        if not note.is_like(workers, collate) or not (workers or note.options):
+        if note.iterated or not note.is_like(workers, collate) or not (workers or note.options):
             continue
         lost = note.options and f", and {note.options} has no effect"
         warn_once(

@@ -13,7 +13,7 @@ from shmloader.far.facts import facts
 from shmloader.far.stand_in import stand_in
 from shmloader.far_workers import FarSession, FarWorkers
 from shmloader.system.signals import held, let_through
-from shmloader.trainer.worker_ends import not_started
+from shmloader.trainer.watch import not_started
 from shmloader.trainer.worker_set import WorkerSet
 
 SECRET = 32  # bytes

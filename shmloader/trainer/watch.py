@@ -1,6 +1,6 @@
-"""The thread that sleeps until a worker ends.
+"""The thread that sleeps until a worker ends, and the texts of errors about workers that have ended, or did not start.
 
-It raises the ring's alarm for every end.  WorkerSet.look_after() decides whether it was a death.  With
+The thread raises the ring's alarm for every end.  WorkerSet.look_after() decides whether it was a death.  With
 on_worker_death="respawn", TrainerSide.revoke() then opens the dead worker's batches again for the process that replaces
 it; otherwise the loader raises.
 """
@@ -10,14 +10,16 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import threading
 import time
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from multiprocessing.process import BaseProcess
 
 from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
+from shmloader.ring.segment import too_many_files
 from shmloader.system.signals import let_through
 
 
@@ -91,6 +93,17 @@ def runs(worker: BaseProcess) -> bool:
         return not poll.poll(0)
     finally:
         os.close(death)
+
+
+def send(worker: BaseProcess, number: signal.Signals) -> None:
+    """Send a worker SIGTERM or SIGKILL, if it runs."""
+    if not runs(worker):
+        return
+    if worker.exitcode is None:
+        worker.kill() if number == signal.SIGKILL else worker.terminate()
+    elif worker.pid:  # its fork server is gone, and then multiprocessing sends it no signal
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, number)
 
 
 def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -> list[BaseProcess]:
@@ -168,3 +181,60 @@ def _watch(deaths: list[int], bye: int, ring: weakref.ref[TrainerSide], mapping:
     finally:
         for fd in deaths:
             os.close(fd)
+
+
+# --------------------------------------------------------------------------------------------------- texts
+
+
+OUT_OF_MEMORY = (
+    "Linux kills processes (SIGKILL) when the machine or the container runs out of memory (see `dmesg`). "
+    "In that case use fewer workers, or have the dataset hold less."
+)
+
+NOT_PICKLED = (  # torch's text
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+
+
+def end_of(worker: BaseProcess) -> str:
+    """torch's words for how a worker ended."""
+    code = worker.exitcode
+    who = f"DataLoader worker (pid {worker.pid})"
+    if code is not None and code < 0:
+        return f"{who} is killed by signal: {signal.strsignal(-code)}."
+    return f"{who} exited unexpectedly with exit code {code}."
+
+
+def killed_at_start(index: int, error: Exception) -> str:
+    """The text of the error if a worker ends while it is being started.
+
+    Args:
+        index: The worker's number.
+        error: What multiprocessing raised.
+    """
+    what = f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__})."
+    return f"{what}\nIt was killed, or the fork server, which starts workers, was. {OUT_OF_MEMORY}"
+
+
+def not_started(error: OSError, started: int, count: int) -> OSError:
+    """The error to raise if the system starts no more workers: the system's own, with the limit that was met.
+
+    Args:
+        error: The system's.
+        started: How many workers there are.
+        count: How many there should be.
+    """
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return OSError(error.errno, f"{too_many_files()} ({started} of {count} workers could be started)")
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return OSError(
+            error.errno,
+            f"{os.strerror(error.errno)}: {started} of {count} workers could be started. Lower num_workers, or raise "
+            "the limit on processes (ulimit -u) or memory (ulimit -v)."
+            + (" The thread that watches the workers could not be started." if started == count else ""),
+        )
+    return error

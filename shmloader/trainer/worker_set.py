@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pickle
 import re
 import reprlib
@@ -32,8 +31,17 @@ from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import SpawnArguments
 from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.open_files import warn_of_open_files
-from shmloader.trainer.watch import Watch, runs, wait_for_ends
-from shmloader.trainer.worker_ends import NOT_PICKLED, OUT_OF_MEMORY, end_of, killed_at_start, not_started
+from shmloader.trainer.watch import (
+    NOT_PICKLED,
+    OUT_OF_MEMORY,
+    Watch,
+    end_of,
+    killed_at_start,
+    not_started,
+    runs,
+    send,
+    wait_for_ends,
+)
 from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to end after SIGKILL.  After SIGKILL
@@ -415,11 +423,13 @@ class WorkerSet:
             self._watched = False
 
     def _terminate(self) -> None:
-        self._send(signal.SIGTERM)
+        for worker in self.workers:
+            send(worker, signal.SIGTERM)
         self._wait(TERMINATED)
 
     def _kill(self) -> None:
-        self._send(signal.SIGKILL)
+        for worker in self.workers:
+            send(worker, signal.SIGKILL)
         self._wait(KILLED, listening=False)  # they go now, and then their memory
 
     def _close_pipes(self) -> None:
@@ -427,17 +437,6 @@ class WorkerSet:
         for worker in self.workers:
             if not runs(worker):
                 close_pipes(worker)
-
-    def _send(self, number: signal.Signals) -> None:
-        """Send a signal to the workers that are left."""
-        for worker in self.workers:
-            if not runs(worker):
-                continue
-            if worker.exitcode is None:
-                worker.kill() if number == signal.SIGKILL else worker.terminate()
-            elif worker.pid:  # its fork server is gone, and then multiprocessing sends it no signal
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, number)
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
         """Wait for the workers that are left.  If a signal's handler raises, for example Ctrl-C, that ends the wait."""

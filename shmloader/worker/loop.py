@@ -286,11 +286,9 @@ class Worker:
 
     def _needs_torchs_fetcher(self) -> str | None:
         """An option of the loader with which samples are made one by one; None if it has none."""
-        given = {
-            "sample_seeds or schedule='steal'": self._seed is not None,
-            "on_bad_sample='skip'": self._skips is not None,
-        }
-        return next((option for option, is_given in given.items() if is_given), None)
+        if self._seed is not None:
+            return "sample_seeds or schedule='steal'"
+        return None if self._skips is None else "on_bad_sample='skip'"
 
     def _fill(self, task: Any, rows: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish.

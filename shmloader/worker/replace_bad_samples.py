@@ -68,17 +68,9 @@ class Skips:
         self._count, self._first = 0, []
         return pickled
 
-    def sample(self, index: Any, get: Callable[[Any], Any] | None = None) -> Any:
-        """A sample of the dataset, or its replacement.
-
-        Args:
-            index: The sample's index.
-            get: Gives a sample; None: the dataset's __getitem__.
-        """
-        return self._or_another(get or self._get, index)
-
-    def _get(self, index: Any) -> Any:
-        return self._dataset[index]
+    def sample(self, index: Any) -> Any:
+        """A sample of the dataset, or its replacement."""
+        return self._or_another(lambda other: self._dataset[other], index)
 
     def into(self, into: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """sample() for a dataset's __getitem_into__.  The replacement overwrites a row that was half written."""
