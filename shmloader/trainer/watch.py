@@ -33,8 +33,8 @@ class Watch:
         ended: The thread adds the index of each worker that has ended, and then raises the alarm.
 
     Raises:
-        OSError: EMFILE: no descriptor is left for each worker and for the request to stop.  EAGAIN: this user may have
-            no further thread.
+        OSError: EMFILE: no descriptor is left for each worker and for the request to stop.
+        RuntimeError: This user may have no further thread.
     """
 
     def __init__(self, workers: list[BaseProcess], ring: TrainerSide, mapping: Mapping, ended: set[int]) -> None:
@@ -49,7 +49,7 @@ class Watch:
                 name="shmloader_watch",
                 daemon=True,
             )
-            _start(self.thread)
+            self.thread.start()
         except BaseException:
             for fd in (*deaths, *self._bye):
                 os.close(fd)
@@ -63,15 +63,6 @@ class Watch:
             bye, self._bye = self._bye, ()
             for fd in bye:
                 os.close(fd)
-
-
-def _start(thread: threading.Thread) -> None:
-    try:
-        thread.start()
-    except RuntimeError as error:  # what Python makes of EAGAIN
-        if "can't start new thread" not in str(error):
-            raise
-        raise BlockingIOError(errno.EAGAIN, str(error)) from None
 
 
 SERVER_GONE = 255  # the exit code that multiprocessing assumes for a process whose fork server is gone
@@ -234,7 +225,6 @@ def not_started(error: OSError, started: int, count: int) -> OSError:
         return OSError(
             error.errno,
             f"{os.strerror(error.errno)}: {started} of {count} workers could be started. Lower num_workers, or raise "
-            "the limit on processes (ulimit -u) or memory (ulimit -v)."
-            + (" The thread that watches the workers could not be started." if started == count else ""),
+            "the limit on processes (ulimit -u) or memory (ulimit -v).",
         )
     return error
