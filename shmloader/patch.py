@@ -87,6 +87,7 @@ class Patch:
             if _inits and not _patches:
                 init, ours = _inits
                 _inits.clear()
+                read_elsewhere.unlisten(_serves_torchs_iterator)
                 patched.uncover()
                 if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init

@@ -7,7 +7,10 @@ NOTE [ Read elsewhere ]
        our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
        have the dataset in common, so each loader of ours leaves a note with its dataset.
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
-       We watch these two calls from the first loader of ours on, or from patch_torch() on.
+       We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
+       has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
+       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them, unless
+       other code's method makes iterators of one of our loaders: NOTE [ Replaced ], (b).
     3. Suppose that a loader of ours was never iterated over, and torch's iterator reads its dataset, with the same
        number of workers and the same collate function.  Then the loader of torch's iterator was probably built from
        ours.  We warn about that, once.
@@ -51,9 +54,15 @@ class Note:
     def __init__(self, loader: Any, options: str) -> None:
         self.loader = weakref.ref(loader)
         self.iterated = False
+        self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.options = options
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
         self._collate_fn = _weak(loader.collate_fn)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether torch's iterators must be watched because of this loader."""
+        return not self.iterated or (self._may_escape and self.loader() is not None)
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
@@ -95,11 +104,11 @@ def enrol(loader: Any) -> None:
         for name, default in DEFAULTS.items()
         if not _is_same(given := getattr(asked, name), default)
     )
-    of_torch.watch_iterators(_begins)
     with contextlib.suppress(TypeError):  # it can have no weak reference
         notes = _notes.setdefault(loader.dataset, [])
         wanted = [note for note in notes if note.loader() is not None or not note.iterated]
         notes[:] = [*wanted[-MOST:], Note(loader, options)]
+    _watch_while_needed()
 
 
 def _notes_of(dataset: Any) -> list[Note]:
@@ -112,6 +121,7 @@ def iterates(loader: Any) -> None:
     for note in _notes_of(loader.dataset):
         if note.loader() is loader:
             note.iterated = True
+    _watch_while_needed()
 
 
 def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
@@ -159,9 +169,21 @@ _listeners: list[Callable[[Any], None]] = []
 
 def listen(listener: Callable[[Any], None]) -> None:
     """Call this with each loader, not of ours, for which torch's iterator is made."""
-    if listener not in _listeners:
-        _listeners.append(listener)
-    of_torch.watch_iterators(_begins)
+    _listeners.append(listener)
+    _watch_while_needed()
+
+
+def unlisten(listener: Callable[[Any], None]) -> None:
+    """Undo listen()."""
+    _listeners.remove(listener)
+    _watch_while_needed()
+
+
+def _watch_while_needed() -> None:
+    if _listeners or any(note.is_open for _, notes in _notes.items() for note in list(notes)):
+        of_torch.watch_iterators(_begins)
+    else:
+        of_torch.unwatch_iterators()
 
 
 def _ours_begins(loader: Any) -> None:

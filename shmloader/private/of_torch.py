@@ -103,6 +103,14 @@ def watch_iterators(began: Callable[[Any, Any], None]) -> None:
             kind.__init__ = _unwatched[kind][1]
 
 
+def unwatch_iterators() -> None:
+    """Restore torch's classes, unless somebody has changed them since."""
+    for kind, (own, watched) in list(_unwatched.items()):
+        if kind.__init__ is watched:
+            kind.__init__ = own
+            del _unwatched[kind]
+
+
 def before_watch(kind: Any, init: Any) -> Any:
     """The `__init__` of one of torch's classes as it was before watch_iterators(), if this one is from there."""
     own, watched = _unwatched.get(kind, (init, init))
