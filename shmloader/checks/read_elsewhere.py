@@ -39,7 +39,7 @@ from shmloader.private import of_torch, replaced
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
-from shmloader.system.user_line import caller, warn_once
+from shmloader.system.user_line import warn_once
 
 
 class Note:
@@ -189,10 +189,9 @@ def _watch_while_needed() -> None:
 def _ours_begins(loader: Any) -> None:
     if not loader.num_workers or off_the_ring.why_not(loader) is not None:
         return
-    where = _caller()
     why = (
-        f"{where} builds torch's iterator itself. Call self._get_iterator() or super().__iter__() there, "
-        "which return shmloader's"
+        "its class, or other code, builds torch's iterator itself. Call self._get_iterator() or super().__iter__() "
+        "there, which return shmloader's"
     )
     _escaped[loader] = why
     off_the_ring.warn_or_refuse(loader, why)
@@ -211,11 +210,3 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
             f"and Ray Train do. Its batches do not ride the ring{lost}. Call shmloader.patch_torch() before you give "
             "the loader to the framework, with the options that the framework's loader should have."
         )
-
-
-def _caller() -> str:
-    frame, _ = caller()
-    if frame is None:
-        return "a caller"
-    code = frame.f_code
-    return f"{getattr(code, 'co_qualname', code.co_name)}() ({code.co_filename}:{frame.f_lineno})"
