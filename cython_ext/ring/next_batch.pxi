@@ -29,7 +29,8 @@ def next_batch(iterator):
     """The `__next__()` of an iterator over the ring.
 
     Args:
-        iterator: has its Steps as `_steps`, and explain(), raise_in_place(), warn_of_length() and at_end(): RingIterator.
+        iterator: has its Steps as `_steps`, and the methods explain(), raise_in_place(), warn_of_length() and at_end():
+            RingIterator.
     """
     cdef Steps steps = iterator._steps
     return steps.next(iterator)
