@@ -1,12 +1,8 @@
-"""Files in memory without a name: how they are made, get their size and their pages, and are written.
-
-Each step has another way, for sandboxes that refuse the usual system call: NOTE [ Sandboxes ] in sandboxes.py.
-"""
+"""Files in memory without a name: how they are made, also where a sandbox refuses memfd_create, and are written."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,8 +11,6 @@ from typing import Any
 
 from shmloader.system.limits import available_memory
 from shmloader.system.sandboxes import is_refusal, refused
-
-__all__ = ["SHM_MOUNT", "AnonymousFile", "Filler", "MiB", "allocate", "memory", "set_size"]
 
 SHM_MOUNT = "/dev/shm"
 MiB = 1 << 20
@@ -52,58 +46,6 @@ def memory(name: str, *, seals: bool = False) -> int:
         refusal.errno,
         f"{refused('memfd_create', refusal)}, or make {SHM_MOUNT} or the folder for temporary files (TMPDIR) writable",
     ) from None
-
-
-def set_size(fd: int, size: int) -> None:
-    """Have a file end at `size`.  Where ftruncate is refused, a file that is longer stays so.
-
-    Raises:
-        OSError: The file may not be so long.
-    """
-    try:
-        os.ftruncate(fd, size)
-    except OSError as error:
-        if not is_refusal(error):
-            raise
-        if size > os.fstat(fd).st_size:
-            os.pwrite(fd, b"\0", size - 1)
-
-
-def allocate(fd: int, at: int, size: int) -> None:
-    """Allocate pages for these bytes of a file.  Bytes that have pages stay as they are.
-
-    Raises:
-        OSError: ENOSPC, ENOMEM: there are no pages.
-    """
-    try:
-        os.posix_fallocate(fd, at, size)
-    except OSError as error:
-        if not is_refusal(error):
-            raise
-        # Workers that make chunks of one batch allocate pages of one slot.  Without the lock, one that has found a hole
-        # could write zeros over what another one has written there meanwhile.
-        fcntl.lockf(fd, fcntl.LOCK_EX, size, at)
-        try:
-            _fill_holes(fd, at, at + size)
-        finally:
-            fcntl.lockf(fd, fcntl.LOCK_UN, size, at)
-
-
-def _fill_holes(fd: int, at: int, end: int) -> None:
-    """Write zeros where a file has no pages."""
-    while at < end:
-        hole = os.lseek(fd, at, os.SEEK_HOLE)
-        if hole >= end:
-            return
-        try:
-            after = min(end, os.lseek(fd, hole, os.SEEK_DATA))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # there is no data behind it
-                raise
-            after = end
-        while hole < after:
-            hole += os.pwrite(fd, bytes(min(MiB, after - hole)), hole)
-        at = after
 
 
 class AnonymousFile:

@@ -9,8 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shmloader.system import control_groups
-from shmloader.system.sandboxes import is_refusal
+from shmloader.system.limits import folders
 
 
 @dataclass(frozen=True)
@@ -37,27 +36,12 @@ def cores() -> Cores:
 
 
 def affinity_of_this() -> set[int] | None:
-    """The cores on which this thread may run; None: a sandbox does not say, or Python has no such call."""
-    try:
-        return os.sched_getaffinity(0)
-    except AttributeError:  # not on Linux, or a test of the user's has taken it away
-        return None
-    except OSError as error:
-        if not is_refusal(error):
-            raise
-        return None
-
-
-def hides_cores() -> bool:
-    """Whether a sandbox hides on which cores this process may run, so that torch's check would raise."""
-    return hasattr(os, "sched_getaffinity") and affinity_of_this() is None
+    """The cores on which this thread may run; None if Python has no such call, as off Linux."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def have_other_cores() -> None:
-    """Stands in for torch's check, which compares the number of workers with the cores of this machine.
-
-    Far workers have other cores, and a sandbox may hide the cores.
-    """
+    """Stands in for torch's check, which counts workers and cores of this machine: far workers have others."""
 
 
 def may_spin(processes: int) -> bool:
@@ -110,7 +94,7 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
 
 
 def _quotas() -> Iterator[float]:
-    for folder in control_groups.folders("cpu"):
+    for folder in folders("cpu"):
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
             quota, period = (folder / "cpu.max").read_text().split()
             yield int(quota) / int(period)

@@ -8,17 +8,14 @@ that we make, so it works where ours are refused.  Ours works there, too:
 
     memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (anonymous_files.py).
                         A ring lies in /dev/shm, and cannot move out of it (segment.py).
-    ftruncate           A byte is written at the file's end (anonymous_files.py).
-    fallocate           Zeros are written where the file has no pages (anonymous_files.py).
     pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
                         trainer once a second (parents_death.py).  A served loader and its readers notice each
                         other's death by their connection alone.
     prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
-    sched_getaffinity   All cores of the machine count (cores.py).
     madvise             Pages that were given back stay allocated until the ring ends.
-    timer_create        SHMLOADER_DETAIL=1 is refused.
 
-Where there is no /proc, limits are read elsewhere (limits.py).
+Where there is no /proc, no limit is known (limits.py).  Where ftruncate or fallocate is refused, torch's loader cannot
+share a tensor either.
 
 tests/system/test_sandboxes.py refuses each of these calls.
 """

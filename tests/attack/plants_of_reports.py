@@ -409,36 +409,6 @@ OF_SYSTEMS = (
         tests=(f"{REFUSED}[eventfd2-EPERM-fork]",),
     ),
     Plant(
-        fault="a slot has no pages where a sandbox refuses fallocate",
-        edits=(
-            (
-                "shmloader/system/anonymous_files.py",
-                "        os.posix_fallocate(fd, at, size)\n    except OSError as error:",
-                "        os.posix_fallocate(fd, at, size)\n    except () as error:",
-            ),
-        ),
-        tests=(f"{SANDBOXES}test_holes_between_pages_are_filled", f"{REFUSED}[fallocate-EPERM-fork]"),
-    ),
-    Plant(
-        fault="a ring cannot be made where a sandbox refuses ftruncate",
-        edits=(
-            (
-                "shmloader/system/anonymous_files.py",
-                "        os.ftruncate(fd, size)\n    except OSError as error:",
-                "        os.ftruncate(fd, size)\n    except () as error:",
-            ),
-        ),
-        tests=(f"{REFUSED}[ftruncate-EPERM-fork]",),
-    ),
-    Plant(
-        fault="no loader with workers can be made where a sandbox refuses sched_getaffinity",
-        edits=(
-            ("shmloader/system/cores.py", "    except OSError as error:", "    except () as error:"),
-            ("shmloader/dataloader.py", " or (num_workers and hides_cores()):", ":"),
-        ),
-        tests=(f"{REFUSED}[sched_getaffinity-EPERM-fork]",),
-    ),
-    Plant(
         fault="where a sandbox refuses prctl, workers outlive a trainer that is killed",
         edits=(
             (
@@ -463,14 +433,9 @@ OF_SYSTEMS = (
     Plant(
         fault="where there is no /proc, a larger batch is FileNotFoundError of /proc/meminfo",
         edits=(
-            ("shmloader/system/limits.py", "    except OSError:  # there is no /proc\n", "    except ():\n"),
-            (
-                "shmloader/system/control_groups.py",
-                "    except OSError:  # there is no /proc.  A container's own group is the root of what it sees\n",
-                "    except ():\n",
-            ),
+            ("shmloader/system/limits.py", "    except OSError:  # without /proc, all of it\n", "    except ():\n"),
         ),
-        tests=(f"{SANDBOXES}test_limits_without_proc",),
+        tests=(f"{SANDBOXES}test_no_proc[fork]",),
     ),
     Plant(
         fault="a batch that does not fit into an equal share of the addresses (ulimit -v) is a MemoryError",
@@ -585,11 +550,6 @@ OF_OBJECTS = (
             ),
         ),
         tests=("tests/face/test_off_the_ring.py::test_torchs_loader_that_has_an_attribute_of_every_name",),
-    ),
-    Plant(
-        fault="where gevent has replaced threads, workers start, and the process ends by SIGSEGV",
-        edits=(("shmloader/system/green_threads.py", "    if patched:", "    if False:"),),
-        tests=("tests/system/test_green_threads.py::test_what_gevent_has_replaced",),
     ),
     Plant(
         fault="Shards leaves members such as json.gz packed, which WebDataset unpacks",

@@ -446,14 +446,14 @@ import os, pathlib, sys
 from conftest import mount_small_shm
 from shmloader.commands import line
 from shmloader.commands.doctor import machine
-from shmloader.system import control_groups
+from shmloader.system import limits
 mount_small_shm("64m")
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 groups = pathlib.Path(sys.argv[1])  # this user may make none
 (groups / "membership").write_text("0::/\\n")
 (groups / "memory.max").write_text(f"{400 << 20}\\n")
 (groups / "memory.current").write_text(f"{200 << 20}\\n")
-control_groups.CGROUPS, control_groups.MEMBERSHIP = groups, groups / "membership"
+limits.CGROUPS, limits.MEMBERSHIP = groups, groups / "membership"
 machine.SECONDS = 0.2
 status = line.main(["doctor", "--workers", "8", "--json"])
 print(os.listdir("/dev/shm"), file=sys.stderr)
