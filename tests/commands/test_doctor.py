@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ import resource
 import runpy
 import sys
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +20,9 @@ from scripts import run_script
 import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.commands import line
+from shmloader.commands.arguments import bytes_of
 from shmloader.commands.doctor import command, machine, software
 from shmloader.commands.doctor.finding import Finding, Wanted
-from shmloader.commands.numbers import bytes_of
 from shmloader.system import cores, file_systems, limits
 from shmloader.trainer import iterator
 
@@ -419,19 +418,6 @@ def test_state_meaning_and_remedy_are_shown() -> None:
     assert lines[1].strip() == "that means: too little" and lines[2].strip() == "to do: mount more"
 
 
-def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "examine", findings("attention"))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for begin, missing in (("\033[1;31mattention", ()), ("attention", ("rich.console",))):
-        for name in missing:
-            monkeypatch.setitem(sys.modules, name, None)
-        assert line.main(["doctor"]) == 1
-        output = capsys.readouterr().out.splitlines()
-        assert output[0].startswith(begin) and "to do: more" in output[2]
-
-
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "cores", lambda: cores.Cores(64, 12, 9.5))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -500,21 +486,6 @@ def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         monkeypatch.undo()
         os.close(end)
-
-
-@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["top", "--once"]], ids=str)
-def test_an_output_that_is_full(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(command, "examine", findings("fine"))
-    as_with_pythonunbuffered = "--once" in arguments
-    with open("/dev/full", "wb", buffering=0 if as_with_pythonunbuffered else -1) as raw:
-        full = io.TextIOWrapper(cast(Any, raw), write_through=as_with_pythonunbuffered)
-        monkeypatch.setattr(sys, "stdout", full)
-        assert line.main(arguments) == os.EX_IOERR
-        monkeypatch.undo()
-    # the last line, because another program's ring of another version may be named before
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"shmloader {arguments[0]}: the output cannot be written: No space left on device"
-    )
 
 
 def test_another_error_is_not_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

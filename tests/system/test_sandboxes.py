@@ -19,7 +19,6 @@ CALLS = [
     "pidfd_open",
     "memfd_create",
     "eventfd2",
-    "timer_create",
     "prctl",
     "madvise",
 ]
@@ -95,21 +94,6 @@ def test_a_python_that_cannot_say_on_which_cores_it_runs(monkeypatch: pytest.Mon
         loader = shmloader.DataLoader(range(8), batch_size=4, num_workers=2)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert loader.rides_ring
-
-
-@REFUSING
-def test_a_timer_that_is_refused_is_named() -> None:
-    ran = run(
-        "fork",
-        """
-sandbox.refuse(errno.EPERM, "timer_create")
-os.environ["SHMLOADER_DETAIL"] = "1"
-try: epochs(Data())
-except OSError as error: print(error)
-""",
-    )
-    assert "needs a timer in each worker, and timer_create is refused here (Operation not permitted). Allow" in ran.out
-    assert "or unset it" in ran.out
 
 
 @REFUSING

@@ -11,12 +11,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from shmloader.commands.numbers import positive, seconds_of
+from shmloader.commands.arguments import positive, seconds_of
 
 if TYPE_CHECKING or (sys.platform == "linux" and sys.maxsize > 2**32):  # the core is not built elsewhere
-    from shmloader.commands.top.rings import Held, Key, Rings
+    from shmloader.commands.top.rings import Held, Key, Rings, stack_of
     from shmloader.commands.top.screen import picture, plain
-    from shmloader.commands.top.stacks import stack_of
     from shmloader.commands.top.view import LoaderView, Watched
 
 EXIT = """exit status:
@@ -140,11 +139,9 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
 
 
 def _live(top: Top, interval: float) -> int:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
-    with Live(picture([], {}, console.width), console=console, screen=True, auto_refresh=False) as live:
+    with Live(screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(top.look(), top.stacks, console.width, console.height), refresh=True)
+            live.update(picture(top.look(), top.stacks), refresh=True)
             time.sleep(interval)
