@@ -53,5 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `shmloader doctor | head -1`; otherwise the interpreter's last flush complains
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -39,8 +39,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from shmloader.system.anonymous_files import is_refusal, refused
 from shmloader.system.processes import files_of, processes_of
-from shmloader.system.sandboxes import is_refusal, refused
 
 __all__ = ["Place", "held", "open_common"]
 

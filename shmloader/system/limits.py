@@ -38,15 +38,6 @@ def allowed_memory() -> int:
     return min(limits)
 
 
-def available_to_groups() -> int | None:
-    """Bytes that the control groups of this process leave it; None if none has a limit.
-
-    Version 1 gives a group without a limit one that no machine reaches.
-    """
-    least = min(_of_the_groups(), default=None)
-    return None if least is None or least > 1 << 60 else least
-
-
 def available_processes() -> int | None:
     """How many more processes and threads the control groups of this process allow; None if none has a limit."""
     left = []

@@ -21,8 +21,7 @@ import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.commands import line
 from shmloader.commands.arguments import bytes_of
-from shmloader.commands.doctor import command, machine, software
-from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.doctor import Finding, Wanted, command, machine, software
 from shmloader.system import cores, file_systems, limits
 from shmloader.trainer import iterator
 
@@ -501,4 +500,3 @@ def test_no_output_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "examine", findings("fine"))
     monkeypatch.setattr(sys, "stdout", None)
     assert line.main(["doctor"]) == 0
-    sys.stdout.close()

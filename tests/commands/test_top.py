@@ -254,7 +254,7 @@ def test_rings_of_this_process_come_and_go(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_who_holds_the_batch_that_is_taken_next() -> None:
     def entry(sequence: int, state: str, owner: int) -> EntryNow:
-        return EntryNow(sequence, sequence % 4, state, owner, 0, sequence, 0, 0, 0, 0, 0, 0)
+        return EntryNow(sequence, state, owner, 0, sequence, 0)
 
     lanes = [LaneView(1, 77, "fetches", 1.0, 6, 1.0, 0.0, 0, False, True)]
     ring = [

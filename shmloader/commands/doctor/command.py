@@ -11,8 +11,7 @@ from typing import Any
 import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.commands.arguments import bytes_of, not_negative, positive
-from shmloader.commands.doctor import software
-from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.doctor import Finding, Wanted, software
 from shmloader.system.cores import cores, ranks_here
 
 USUAL_BATCH = 256 * 3 * 224 * 224  # pictures as bytes

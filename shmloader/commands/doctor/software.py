@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from shmloader.checks import off_the_ring
-from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.doctor import Finding, Wanted
 from shmloader.device import accelerator
 from shmloader.private import of_torch
 
