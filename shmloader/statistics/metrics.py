@@ -84,7 +84,7 @@ def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
         served: Any = start_http_server(int(port) + rank_here(), addr=address, registry=registry)
     except Exception as error:  # not installed; no port, or one in use; no such address; no more threads
         text = f"no metrics are served: {PORT}={port!r}, {ADDRESS}={address!r}, LOCAL_RANK={rank_here()}: {error!r}."
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
         return
     if served is not None:  # the client returns the server since 0.19
         os.register_at_fork(after_in_child=served[0].socket.close)

@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -128,7 +128,7 @@ def test_a_training_that_runs() -> None:
         busy = until(lambda: [lane for lane in eyes.lanes() if lane.doing == "fetches" and lane.batch is not None])
         assert busy[0].busy > 0
         assert until(lambda: (seen := eyes.loader()) is not None and seen.input_wait > 0.2 and seen)
-        assert json.loads(json.dumps(loader.to_dict()))["lanes"][0]["pid"] == loader.lanes[0].pid
+        assert json.loads(json.dumps(asdict(loader)))["lanes"][0]["pid"] == loader.lanes[0].pid
         lines = "\n".join(screen.plain([loader], {}))
         assert "Pictures" in lines and "input wait" in lines and str(loader.lanes[1].pid) in lines
 

@@ -160,7 +160,7 @@ def test_what_goes_wrong_is_a_warning(prometheus: Any, monkeypatch: pytest.Monke
         "9123": (OSError(98, "Address already in use"), "'9123', .*'127.0.0.1', .*Address already in use"),
         "9124": (UnicodeError("label empty or too long"), "label empty"),  # address "a..b"
         "9125": (RuntimeError("can't start new thread"), "can't start new thread"),
-        "nine": (None, "PORT='nine'.* invalid literal for int"),
+        "nine": (None, "PORT='nine'.*invalid literal for int"),
     }
     for port, (error, says) in cases.items():
         monkeypatch.setattr(metrics, "_tried_in", None)

@@ -7,8 +7,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import mmap
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from shmloader.commands.top.rings import Held
 from shmloader.core.onlooker import EntryNow, LaneNow, Totals
@@ -108,10 +107,6 @@ class LoaderView:
     ring_bytes: int
     held_up: str
     lanes: list[LaneView]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The loader in JSON types."""
-        return asdict(self)
 
 
 class Watched:
