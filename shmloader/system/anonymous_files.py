@@ -7,8 +7,7 @@ A sandbox filters system calls: a container's seccomp profile, a scheduler's, gV
 not allow, or does not know, by EPERM, ENOSYS or EACCES (AppArmor, SELinux).  torch's own loader makes few of the calls
 that we make, so it works where ours are refused.  Ours works there, too:
 
-    memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files (anonymous_files.py).
-                        A ring lies in /dev/shm, and cannot move out of it (segment.py).
+    memfd_create        Files without a name lie in /dev/shm.  So does a ring, and cannot move out of it (segment.py).
     pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
                         trainer once a second (parents_death.py).  A served loader and its readers notice each
                         other's death by their connection alone.
@@ -59,7 +58,7 @@ def memory(name: str, *, seals: bool = False) -> int:
         seals: Whether the file can be sealed, if it is a memfd.
 
     Raises:
-        OSError: No descriptor is left, or the file cannot be made anywhere.
+        OSError: No descriptor is left, or a sandbox refuses memfd_create and /dev/shm cannot be written to.
     """
     flags = os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if seals else 0)
     try:
@@ -67,18 +66,8 @@ def memory(name: str, *, seals: bool = False) -> int:
     except OSError as error:
         if not is_refusal(error):
             raise
-        refusal = error
-    for folder in (SHM_MOUNT, None):
-        try:
-            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-                return os.dup(file.fileno())
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
-    raise OSError(
-        refusal.errno,
-        f"{refused('memfd_create', refusal)}, or make {SHM_MOUNT} or the folder for temporary files (TMPDIR) writable",
-    ) from None
+        with tempfile.TemporaryFile(dir=SHM_MOUNT, buffering=0) as file:
+            return os.dup(file.fileno())
 
 
 class AnonymousFile:
