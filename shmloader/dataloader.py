@@ -22,7 +22,7 @@ from shmloader.private import replaced
 from shmloader.resume.dataset_epochs import listen
 from shmloader.resume.place import place_of
 from shmloader.system.cleanup import ClosedByWith, take_all
-from shmloader.system.cores import have_other_cores
+from shmloader.system.cores import have_other_cores, hides_cores
 from shmloader.system.user_line import warn_once
 from shmloader.worker_count import with_far
 
@@ -176,7 +176,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         options = Options(**{name: value for name, value in locals().items() if name in DEFAULTS})  # no other local yet
         options.give_to(self)
         num_workers = with_far(num_workers, far_workers)
-        if far_workers is not None:
+        if far_workers is not None or (num_workers and hides_cores()):
             vars(self)["check_worker_number_rationality"] = have_other_cores
         super().__init__(  # by name, because others replace torch's __init__ by one that gives some of them itself
             dataset,

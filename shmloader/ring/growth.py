@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
-from shmloader.system.anonymous_files import SHM_MOUNT
+from shmloader.system.anonymous_files import SHM_MOUNT, allocate
 from shmloader.system.limits import available_memory
 from shmloader.system.user_line import warn_once
 
@@ -80,7 +80,7 @@ def find_pages(fd: int, place: Place, size: int, found: int = 0) -> int:
     while found < size:
         at, piece = place.piece(found, min(PIECE, size - found))
         try:
-            os.posix_fallocate(fd, at, piece)
+            allocate(fd, at, piece)
         except OSError as error:
             if error.errno not in NO_PAGES:
                 raise

@@ -17,7 +17,7 @@ from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve, up
 from shmloader.ring.growth import NO_PAGES, Growth, Place, RingMemory, find_pages, free_in_shm, in_units, say_moved
-from shmloader.system.anonymous_files import SHM_MOUNT, is_refusal, refused
+from shmloader.system.anonymous_files import SHM_MOUNT, is_refusal, refused, set_size
 from shmloader.system.parents_death import follow
 from shmloader.system.stack_samples import SampleSheet
 
@@ -140,7 +140,7 @@ class Segment(Growth):
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:
-                        os.ftruncate(fd, geometry.size)
+                        set_size(fd, geometry.size)
                 return geometry, Mapping(self.fd, geometry.mapped)
             except OSError as error:
                 if error.errno not in (errno.ENOMEM, errno.EFBIG, errno.EINVAL):

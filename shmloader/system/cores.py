@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shmloader.system.anonymous_files import is_refusal
 from shmloader.system.limits import folders
 
 
@@ -36,12 +37,27 @@ def cores() -> Cores:
 
 
 def affinity_of_this() -> set[int] | None:
-    """The cores on which this thread may run; None if Python has no such call, as off Linux."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    """The cores on which this thread may run; None: a sandbox does not say, or Python has no such call."""
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # not on Linux, or a test of the user's has taken it away
+        return None
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        return None
+
+
+def hides_cores() -> bool:
+    """Whether a sandbox hides on which cores this process may run, so that torch's check would raise."""
+    return hasattr(os, "sched_getaffinity") and affinity_of_this() is None
 
 
 def have_other_cores() -> None:
-    """Stands in for torch's check, which counts workers and cores of this machine: far workers have others."""
+    """Stands in for torch's check, which compares the number of workers with the cores of this machine.
+
+    Far workers have other cores, and a sandbox may hide the cores.
+    """
 
 
 def may_spin(processes: int) -> bool:

@@ -179,7 +179,7 @@ class Writer(Counter):
 
     def sealed(self) -> SealedMemory:
         """The blocks, sealed and mapped."""
-        os.ftruncate(self._fd, max(self.size, 1))
+        anonymous_files.set_size(self._fd, max(self.size, 1))
         with contextlib.suppress(OSError):  # it is no memfd: NOTE [ Sandboxes ]
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
         try:

@@ -24,6 +24,7 @@ from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
 from shmloader.system.cleanup import take_all
+from shmloader.system.green_threads import refuse_green_threads
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
@@ -102,6 +103,7 @@ class WorkerSet:
             spin: Whether they may pause on their cores before they sleep.
             arguments: What all workers are given alike (loop.py).
         """
+        refuse_green_threads()
         warn_of_open_files(self._context, [arguments["dataset"]], arguments["init_fn"] is not None)
         if getattr(self._context, "get_start_method", str)() == "forkserver":
             preload_in_fork_server("shmloader.worker.preloaded")

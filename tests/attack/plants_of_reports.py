@@ -409,6 +409,36 @@ OF_SYSTEMS = (
         tests=(f"{REFUSED}[eventfd2-EPERM-fork]",),
     ),
     Plant(
+        fault="a slot has no pages where a sandbox refuses fallocate",
+        edits=(
+            (
+                "shmloader/system/anonymous_files.py",
+                "        os.posix_fallocate(fd, at, size)\n    except OSError as error:",
+                "        os.posix_fallocate(fd, at, size)\n    except () as error:",
+            ),
+        ),
+        tests=(f"{SANDBOXES}test_holes_between_pages_are_filled", f"{REFUSED}[fallocate-EPERM-fork]"),
+    ),
+    Plant(
+        fault="a ring cannot be made where a sandbox refuses ftruncate",
+        edits=(
+            (
+                "shmloader/system/anonymous_files.py",
+                "        os.ftruncate(fd, size)\n    except OSError as error:",
+                "        os.ftruncate(fd, size)\n    except () as error:",
+            ),
+        ),
+        tests=(f"{REFUSED}[ftruncate-EPERM-fork]",),
+    ),
+    Plant(
+        fault="no loader with workers can be made where a sandbox refuses sched_getaffinity",
+        edits=(
+            ("shmloader/system/cores.py", "    except OSError as error:", "    except () as error:"),
+            ("shmloader/dataloader.py", " or (num_workers and hides_cores()):", ":"),
+        ),
+        tests=(f"{REFUSED}[sched_getaffinity-EPERM-fork]",),
+    ),
+    Plant(
         fault="where a sandbox refuses prctl, workers outlive a trainer that is killed",
         edits=(
             (
@@ -539,6 +569,11 @@ OF_OBJECTS = (
             ),
         ),
         tests=("tests/face/test_off_the_ring.py::test_torchs_loader_that_has_an_attribute_of_every_name",),
+    ),
+    Plant(
+        fault="where gevent has replaced threads, workers start, and the process ends by SIGSEGV",
+        edits=(("shmloader/system/green_threads.py", "    if patched:", "    if False:"),),
+        tests=("tests/system/test_green_threads.py::test_what_gevent_has_replaced",),
     ),
     Plant(
         fault="Shards leaves members such as json.gz packed, which WebDataset unpacks",

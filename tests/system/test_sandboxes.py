@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
+import time
 from typing import Any
 
 import pytest
 import sandbox
+from hostile import BothSides
 from scripts import run_script
 
 import shmloader
@@ -19,6 +21,9 @@ CALLS = [
     "pidfd_open",
     "memfd_create",
     "eventfd2",
+    "fallocate",
+    "ftruncate",
+    "sched_getaffinity",
     "prctl",
     "madvise",
 ]
@@ -84,6 +89,34 @@ def test_a_refused_system_call(call: str, error: str, method: str) -> None:
 @pytest.mark.parametrize("error", ["EPERM", "EACCES"])
 def test_all_of_them(error: str, method: str) -> None:
     run(method, f"sandbox.refuse(errno.{error}, *{CALLS})\nall_kinds()")
+
+
+def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has found a hole, and fills it after another one has allocated the same pages and written to them."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "refused")
+
+    def write_late(*given: Any) -> int:
+        os.write(says, b"x")
+        time.sleep(0.3)
+        return pwrite(*given)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    fd, (heard, says), pwrite = anonymous_files.memory("two"), os.pipe(), os.pwrite
+    os.ftruncate(fd, 1 << 20)
+    child = os.fork()
+    if not child:
+        os.read(heard, 1)
+        anonymous_files.allocate(fd, 0, 1 << 20)
+        pwrite(fd, b"row", 5000)
+        os._exit(0)
+    monkeypatch.setattr(os, "pwrite", write_late)
+    anonymous_files.allocate(fd, 0, 1 << 20)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.pread(fd, 3, 5000) == b"row"
+    for each in (fd, heard, says):
+        os.close(each)
 
 
 def test_a_python_that_cannot_say_on_which_cores_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +201,36 @@ def refuses(*_: Any) -> Any:
     raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
+@pytest.mark.parametrize("memory", ["posix", "memfd"])
+def test_a_slot_grows_around_what_lies_in_it(monkeypatch: pytest.MonkeyPatch, memory: Any) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", refuses)
+    with BothSides(memory=memory) as ring:
+        ring.claim()
+        at = ring.worker.allocate(1_000_000)
+        ring.worker.write(at, b"\0\1" * 500_000)
+        ring.worker.allocate(30_000_000)
+        held = os.pread(ring.segment.fd, 1_000_000, ring.worker.slot_offset(ring.payload) + at)
+        assert held == b"\0\1" * 500_000
+        assert os.fstat(ring.segment.fd).st_blocks * 512 > ring.worker.committed(ring.payload) > 30_000_000
+
+
+def test_holes_between_pages_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = 4096
+    monkeypatch.setattr(os, "posix_fallocate", refuses)
+    fd = anonymous_files.memory("holes")
+    try:
+        anonymous_files.set_size(fd, 64 * page)
+        for at in (3, 4, 17):
+            os.pwrite(fd, b"x", at * page + 5)
+        anonymous_files.allocate(fd, 2 * page, 40 * page)
+        assert os.fstat(fd).st_blocks * 512 == 40 * page
+        assert [os.pread(fd, 6, at * page) for at in (3, 4, 17)] == [b"\0\0\0\0\0x"] * 3
+        anonymous_files.allocate(fd, 0, 64 * page)
+        assert os.fstat(fd).st_blocks * 512 == 64 * page
+    finally:
+        os.close(fd)
+
+
 def test_where_a_file_without_a_name_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     def where() -> str:
         fd = anonymous_files.memory("a_name")
@@ -181,8 +244,14 @@ def test_where_a_file_without_a_name_lies(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(os, "memfd_create", refuses)
     assert where().startswith("/dev/shm/")
     monkeypatch.setattr(anonymous_files, "SHM_MOUNT", str(tmp_path / "missing"))
-    with pytest.raises(FileNotFoundError, match="missing"):
+    monkeypatch.setattr(anonymous_files.tempfile, "tempdir", str(tmp_path))
+    assert where().startswith(str(tmp_path))
+    monkeypatch.setattr(anonymous_files.tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(
+        OSError, match=r"memfd_create is refused here \(Operation not permitted\)\. Allow .* \(TMPDIR\)"
+    ):
         where()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_ring_that_can_lie_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
