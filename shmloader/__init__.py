@@ -28,17 +28,11 @@ from torch.utils.data import (
     random_split,
 )
 
-from shmloader.system import gil as _gil
-
-_had_gil = _gil.is_enabled()
-
-from shmloader import transforms as transforms  # noqa: E402
-from shmloader.dataloader import DataLoader  # noqa: E402
-from shmloader.patch import patch_torch  # noqa: E402
-from shmloader.protocols.row_wise import row_wise  # noqa: E402
-from shmloader.resume.distributed import DistributedSampler  # noqa: E402
-
-_gil.warn(_had_gil)
+from shmloader import transforms as transforms
+from shmloader.dataloader import DataLoader
+from shmloader.patch import patch_torch
+from shmloader.protocols.row_wise import row_wise
+from shmloader.resume.distributed import DistributedSampler
 
 if _TYPE_CHECKING:
     from shmloader import frozen as frozen

@@ -19,7 +19,6 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
 
 if TYPE_CHECKING:
-    from shmloader.statistics.figures import Now
     from shmloader.statistics.report import Report
     from shmloader.statistics.stats import Stats
     from shmloader.statistics.trace import Trace
@@ -74,10 +73,7 @@ class Measured:
             >>> print(f"{stats.input_wait:.0%} of the time went into waiting for batches")
         """
         _need_extensions("stats()")
-        from shmloader.statistics.figures import stats_of
-
-        elapsed, figures = account_of(self).figures(since)
-        return stats_of(figures, since, elapsed, self._now())
+        return self._stats(since)
 
     def report(self, since: Since = "start", ranks: bool = False) -> Report:
         """Whether your loop waits for its batches, why, what to change, and what the change would gain.
@@ -92,8 +88,8 @@ class Measured:
 
         Raises:
             ValueError: `since` is something else.
-            RuntimeError: shmloader's extensions cannot be used here; or `ranks` was given, and torch.distributed is not
-                initialised or not all ranks have called this.
+            RuntimeError: shmloader's extensions cannot be used here.
+            Exception: With `ranks`, what torch.distributed raises if it is not initialised, or not all ranks call this.
 
         Example:
             >>> print(loader.report())
@@ -104,17 +100,14 @@ class Measured:
         """
         _need_extensions("report()")
         from shmloader.statistics.evidence import Evidence, settings_of, shares_of, with_ranks
-        from shmloader.statistics.figures import stats_of
         from shmloader.statistics.report import Report
         from shmloader.statistics.verdict import verdict_of
         from shmloader.system.cores import cores, ranks_here
         from shmloader.system.limits import available_memory
 
-        account = account_of(self)
-        elapsed, figures = account.figures(since)
-        stats = stats_of(figures, since, elapsed, self._now())
-        log = account.meter.log.since()
-        began_at = time.monotonic_ns() - int(elapsed * 1e9)
+        stats = self._stats(since)
+        log = account_of(self).meter.log.since()
+        began_at = time.monotonic_ns() - int(stats.elapsed_s * 1e9)
         usable = cores().usable / ranks_here()
         evidence = Evidence(
             stats,
@@ -139,8 +132,8 @@ class Measured:
             batches: How many, of this epoch and the next ones (default 200).
 
         Raises:
-            ValueError: `batches` is not positive, or more than 16 million batches or chunks.
-            OSError: No file can be made there, or the path is not a regular file.
+            ValueError: `batches` is not positive.
+            OSError: No file can be made there.
             RuntimeError: Another trace of this loader is being recorded, or shmloader's extensions cannot be used here.
 
         Example:
@@ -152,21 +145,20 @@ class Measured:
             raise ValueError(f"batches should be a positive integer, but got batches={batches!r}. The default is 200.")
         return traced(self, path, batches)
 
-    def _now(self) -> Now:
-        from shmloader.statistics.figures import Now
+    def _stats(self, since: Since) -> Stats:
+        from shmloader.statistics.figures import stats_of
 
         loader: Any = self
-        rings = account_of(self).meter.living()
-        return Now(
-            why_not_ring=read_elsewhere.why_not(self),
-            num_workers=loader.num_workers,
-            bad_samples=bad_samples_of(self).count,
-            lent_slots=sum(turns.lent_slots for turns in rings),
-            ring_bytes=sum(turns.ring_bytes for turns in rings),
-            moved_slots=sum(turns.moved_slots for turns in rings),
-            hot=account_of(self).hot(),
-            nodes=account_of(self).nodes_now(),
-        )
+        account = account_of(self)
+        elapsed, figures = account.figures(since)
+        why_not_ring = read_elsewhere.why_not(self)
+        now: dict[str, Any] = {}
+        if why_not_ring is None:
+            for name in ("lent_slots", "ring_bytes", "moved_slots"):
+                now[name] = sum(getattr(turns, name) for turns in account.meter.living())
+            now["hot"] = account.hot()
+        now |= {"num_workers": loader.num_workers, "bad_samples": bad_samples_of(self).count}
+        return stats_of(figures, since, elapsed, account.nodes_now(), why_not_ring=why_not_ring, **now)
 
     @property
     def bad_samples(self) -> BadSamples:

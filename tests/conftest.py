@@ -33,7 +33,7 @@ import tqdm
 from factories import every_factory_is_named  # noqa: F401 - a fixture of all tests
 
 import shmloader
-from shmloader.system import control_groups
+from shmloader.system import limits
 
 HANGS = 900  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
@@ -578,8 +578,8 @@ def nothing_left(_settled: None) -> Any:
 @pytest.fixture
 def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A folder taken for this machine's control groups; `membership` in it says which is this process's."""
-    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "membership")
     return tmp_path
 
 

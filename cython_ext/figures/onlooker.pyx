@@ -36,22 +36,15 @@ class Totals(NamedTuple):
     """The trainer's words in a ring.  Times are time.monotonic_ns()'s; counts grow from the ring's beginning on."""
 
     label: str              # the dataset's class
-    trainer: int            # its pid
-    started_at: int
     now: int                # when this was read
     asked_at: int           # when the present next() was called; 0: it is not in next()
     waited_ns: int          # in next(), without the call that is under way
-    stepped_ns: int         # between its calls
-    user_waited_ns: int     # the user's, if a prefetch thread takes from the ring (device=) and the two above are its
-    user_stepped_ns: int
+    user_waited_ns: int     # the user's, if a prefetch thread takes from the ring (device=) and waited_ns is its
+    user_stepped_ns: int    # the user's, between calls of next(), in that case
     epoch: int
-    opened: int             # batches of all epochs
     taken: int
     samples: int
     bytes: int
-    asked: int              # calls of next() that gave a batch
-    empty: int              # those that found none ready
-    ready: int              # ready batches that they found, together
     lent: int               # batches that are the user's now
     copied: int
     deaths: int
@@ -67,28 +60,17 @@ class LaneNow(NamedTuple):
     published: int          # sequences with a batch
     fetched_ns: int
     collated_ns: int
-    idle_ns: int            # without a task, in an epoch
-    behind_ns: int          # of that, while the trainer waited for another worker's batch
-    cpu_ns: int             # of probed_ns: on a core
-    delayed_ns: int         # ready to run, without a core
-    probed_ns: int
 
 
 class EntryNow(NamedTuple):
     """A sequence in the ring."""
 
     sequence: int
-    entry: int
     state: str              # "void", "open", "claimed" or "ready"
     owner: int              # the worker; -1: any worker
     epoch: int              # the ring's
     batch: int              # its number in that epoch
-    row: int                # of a chunk: its first row
-    rows: int               # of a chunk: the batch's; 0: it is a whole batch
     payload: int
-    claimed_at: int
-    fetched_at: int         # 0: its samples are not there yet
-    published_at: int
 
 
 @cython.final
@@ -104,7 +86,7 @@ cdef class Onlooker:
             after this.
 
     Attributes:
-        trainer, started_at: as in Totals; they do not change.
+        trainer, started_at: its pid, and when it made the ring.
 
     Raises:
         ValueError: this is not a ring, or one of another version, or it is closed.  The methods raise it too, if the
@@ -126,7 +108,7 @@ cdef class Onlooker:
     cdef ring_entry *entry
     cdef ring_payload *payload
     cdef readonly int workers, entries, payloads, batches
-    cdef readonly uint64_t area_at, area_stride, slot_at, slot_stride, trainer, started_at
+    cdef readonly uint64_t trainer, started_at
 
     def __cinit__(self, int fd):
         cdef uint32_t workers, entries, payloads
@@ -140,8 +122,6 @@ cdef class Onlooker:
             raise ValueError(f"this is no ring: it names {workers} workers, {entries} entries, {payloads} payloads")
         self.workers, self.entries, self.payloads = workers, entries, payloads
         self.batches = ring_once_32(&self.header.batches)
-        self.area_at, self.area_stride = ring_once(&self.header.area_at), ring_once(&self.header.area_stride)
-        self.slot_at, self.slot_stride = ring_once(&self.header.slot_at), ring_once(&self.header.slot_stride)
         self.trainer, self.started_at = ring_once(&self.header.trainer), ring_once(&self.header.started_at)
         self.map(fd, sizeof(ring_header) + self.workers * sizeof(ring_worker) + self.entries * sizeof(ring_entry)
                  + self.payloads * sizeof(ring_payload))
@@ -217,11 +197,9 @@ cdef class Onlooker:
         self.read(header, sizeof(ring_header))
         label = (<bytes>header.label[:sizeof(header.label)]).partition(b"\0")[0].decode(errors="replace")
         return Totals(
-            label, self.trainer, self.started_at, now(), ring_noted(&header.asked_at),
-            ring_noted(&header.waited_ns), ring_noted(&header.stepped_ns), ring_noted(&header.user_waited_ns),
-            ring_noted(&header.user_stepped_ns), ring_noted(&header.epoch), ring_noted(&header.opened),
+            label, now(), ring_noted(&header.asked_at), ring_noted(&header.waited_ns),
+            ring_noted(&header.user_waited_ns), ring_noted(&header.user_stepped_ns), ring_noted(&header.epoch),
             ring_noted(&header.taken), ring_noted(&header.samples), ring_noted(&header.bytes),
-            ring_noted(&header.asked), ring_noted(&header.empty), ring_noted(&header.ready),
             ring_noted(&header.lent), ring_noted(&header.copied), ring_noted(&header.deaths),
         )
 
@@ -238,8 +216,6 @@ cdef class Onlooker:
             found.append(LaneNow(
                 k, ring_noted(&lane.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
                 ring_noted(&lane.filled), ring_noted(&lane.fetched_ns), ring_noted(&lane.collated_ns),
-                ring_noted(&lane.idle_ns), ring_noted(&lane.behind_ns), ring_noted(&lane.cpu_ns),
-                ring_noted(&lane.delayed_ns), ring_noted(&lane.probed_ns),
             ))
         return found
 
@@ -260,10 +236,8 @@ cdef class Onlooker:
             if ring_state(word) >= <uint32_t>len(STATES) or not ring_state(word):
                 continue
             found.append(EntryNow(
-                ring_seq(word), k, STATES[ring_state(word)], -1 if ring_owner(word) == RING_ANY else ring_owner(word),
-                ring_once_32(&entry.ask.epoch), ring_once_32(&entry.ask.batch), ring_once_32(&entry.ask.row),
-                ring_once_32(&entry.ask.rows), ring_once_32(&entry.ask.payload), ring_noted(&entry.claimed_at),
-                ring_noted(&entry.fetched_at), ring_noted(&entry.published_at),
+                ring_seq(word), STATES[ring_state(word)], -1 if ring_owner(word) == RING_ANY else ring_owner(word),
+                ring_once_32(&entry.ask.epoch), ring_once_32(&entry.ask.batch), ring_once_32(&entry.ask.payload),
             ))
         under_way = ring_noted(&self.header.opened) - ring_noted(&self.header.taken)
         batches = {(each.epoch, each.batch): 0 for each in sorted(found, key=lambda each: each.sequence)}

@@ -164,5 +164,4 @@ def keep_freed_memory() -> None:
     process_keep_freed_memory()
 
 
-include "process/stack_timer.pxi"
 include "process/late_signals.pxi"

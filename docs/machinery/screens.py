@@ -62,7 +62,7 @@ def top() -> list[list[Segment]]:
         ],
     )
     console = Console(file=io.StringIO(), width=COLUMNS, force_terminal=True, color_system="standard")
-    return console.render_lines(picture([loader], {}, COLUMNS), pad=False)
+    return console.render_lines(picture([loader], {}), pad=False)
 
 
 def svg(lines: Iterable[list[Segment]], title: str) -> str:

@@ -9,8 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from shmloader.commands.functions import function_of
-from shmloader.commands.numbers import positive
+from shmloader.commands.arguments import function_of, patience_of, positive
 
 PATIENCE = 10.0  # seconds
 
@@ -28,7 +27,7 @@ def add_to(commands: Any) -> None:
     made.add_argument("--name", required=True, help="what others attach to")
     made.add_argument(
         "--patience",
-        type=_patience,
+        type=patience_of,
         default=PATIENCE,
         metavar="SECONDS",
         help="how long a reader may hold up the others before it is dropped, with an error "
@@ -51,6 +50,8 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve, until a signal ends it."""
+    import torch
+
     from shmloader.readers.servable import check_servable
     from shmloader.readers.server import serve
 
@@ -71,7 +72,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         check_servable(loader)
         if given.state is not None:
-            _load(loader, given.state)
+            loader.load_state_dict(torch.load(given.state, map_location="cpu", weights_only=False))
         serve(loader, given.name, patience=given.patience, needed=given.readers, on_start=started)
     except (ValueError, OSError) as error:
         print(f"shmloader serve: {error}", file=sys.stderr)
@@ -81,32 +82,3 @@ def run(given: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-def _patience(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds, or inf.")
-    return seconds
-
-
-def _load(loader: Any, file: str) -> None:
-    import torch
-
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=False)
-    except OSError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"--state {file} is no file that torch.save() has written ({type(error).__name__}). Save the state_dict() "
-            "of a reader or of a loader with torch.save()."
-        ) from None
-    if not isinstance(state, dict):
-        raise ValueError(
-            f"--state {file} holds a {type(state).__name__}, and no state_dict() of a reader or of a loader."
-        )
-    loader.load_state_dict(state)

@@ -4,12 +4,6 @@ In Python 3.10 to 3.14 these are:
 
     Popen._fds                          the list of descriptors that a spawned process will have.
                                         Without it the dataset is pickled again for each worker (spawn_arguments.py).
-    forkserver.MAXFDS_TO_SEND           how many descriptors the fork server accepts for a process.
-                                        Without it 256 is assumed, its value since Python 3.4.
-    forkserver._forkserver._inherited_fds
-                                        in a process of the fork server: the list of descriptors that it received.
-                                        Without it a dataset of more tensors than the server accepts descriptors is
-                                        refused: "too many fds".
     ForkingPickler._extra_reducers      the reducers that users have registered for its processes, by type.
                                         Without it such objects are pickled in batches as in files.
     BaseProcess._popen.close            closes the trainer's descriptors of a process that has ended.
@@ -32,14 +26,11 @@ Two more names have no underscore, but are not documented either: `context.get_s
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-LATER = 16  # the most descriptors that the server adds, or that are pickled after the dataset
 EXTRA_REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers", {})
 
 
@@ -53,30 +44,6 @@ def given_descriptors() -> list[int] | None:
         return None
     given = getattr(popen, "_fds", None)
     return given if type(given) is list else None
-
-
-def most_descriptors() -> int | None:
-    """How many descriptors the process that is being spawned may get; None if there is no limit."""
-    server = getattr(forkserver, "_forkserver", None)
-    if type(get_spawning_popen()) is not popen_forkserver.Popen or not hasattr(server, "_inherited_fds"):
-        return None
-    return int(getattr(forkserver, "MAXFDS_TO_SEND", 256)) - LATER
-
-
-@contextlib.contextmanager
-def naming_descriptors(places: Callable[[list[int]], Any]) -> Iterator[None]:
-    """In a process of the fork server: let pickles name these descriptors instead of those that it was given.
-
-    Args:
-        places: Makes from the list of given descriptors an object whose `[place]` is a descriptor.
-    """
-    server: Any = getattr(forkserver, "_forkserver", None)
-    inherited = server._inherited_fds
-    server._inherited_fds = places(inherited)
-    try:
-        yield
-    finally:
-        server._inherited_fds = inherited
 
 
 def ends_workers() -> bool:

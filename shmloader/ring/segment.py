@@ -17,9 +17,8 @@ from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve, up
 from shmloader.ring.growth import NO_PAGES, Growth, Place, RingMemory, find_pages, free_in_shm, in_units, say_moved
-from shmloader.system.anonymous_files import SHM_MOUNT, set_size
+from shmloader.system.anonymous_files import SHM_MOUNT, is_refusal, refused, set_size
 from shmloader.system.parents_death import follow
-from shmloader.system.sandboxes import is_refusal, refused
 from shmloader.system.stack_samples import SampleSheet
 
 LARGE_SLOT = 4 << 30  # bytes; batches of more are rare

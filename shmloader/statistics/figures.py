@@ -4,11 +4,12 @@ The counters are those of an account: NOTE [ Accounts ] in account.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 from shmloader.core import figures as counted
 from shmloader.core.figures import Figures
-from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
+from shmloader.statistics.stats import Stats, Times, WorkerStats
 
 HELD = 0.95  # the share of the dropped batches that `held_batches` covers
 WAITS = {
@@ -21,20 +22,6 @@ WAITS = {
 }
 
 
-@dataclass(frozen=True)
-class Now:
-    """Values that are read at the moment of the call, and not counted over time: see Stats."""
-
-    why_not_ring: str | None
-    num_workers: int
-    bad_samples: int = 0
-    lent_slots: int = 0
-    ring_bytes: int = 0
-    moved_slots: int = 0
-    hot: tuple[Hot, ...] | None = None
-    nodes: dict[int, str] = field(default_factory=dict)
-
-
 def times(figures: Figures, kind: int) -> Times:
     """The Times of a histogram."""
     count = figures.count(kind)
@@ -45,22 +32,21 @@ def times(figures: Figures, kind: int) -> Times:
     return Times(count, total, total / count, p50, p90, p99)
 
 
-def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
+def stats_of(figures: Figures, since: str, elapsed: float, nodes: dict[int, str], **now: Any) -> Stats:
     """The Stats since a reading.
 
     Args:
         figures: The counts since then.
         since: The name of the reading.
         elapsed: How many seconds ago it was.
-        now: The values of this moment.
+        nodes: The machine of each far worker, by its number.
+        now: Fields of Stats that are read at this moment, and not counted over time.
     """
     wait, step, first = (times(figures, kind) for kind in (counted.WAIT, counted.STEP, counted.FIRST))
     spent = wait.total_s + step.total_s
     turns = Stats(
         since=since,
         elapsed_s=elapsed,
-        why_not_ring=now.why_not_ring,
-        num_workers=now.num_workers,
         batches=wait.count,
         batches_per_s=wait.count / spent if spent else 0.0,
         input_wait=wait.total_s / spent if spent else None,
@@ -68,12 +54,12 @@ def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
         step=step,
         first_wait=first,
         starting_s=figures.amount(counted.STARTING) / 1e9,
-        bad_samples=now.bad_samples,
+        **now,
     )
-    return turns if now.why_not_ring is not None else _on_the_ring(turns, figures, now, spent)
+    return turns if turns.why_not_ring is not None else _on_the_ring(turns, figures, nodes)
 
 
-def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stats:
+def _on_the_ring(turns: Stats, figures: Figures, nodes: dict[int, str]) -> Stats:
     taken, samples = figures.amount(counted.BATCHES), figures.amount(counted.SAMPLES)
     calls = max(1, figures.count(counted.SOURCE_WAIT) or figures.count(counted.WAIT))
     sent = times(figures, counted.TO_DEVICE)
@@ -93,17 +79,14 @@ def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stat
         lent=times(figures, counted.LENT),
         held_batches=_held(figures.held()),
         waits={name: figures.amount(kind) / 1e9 for name, kind in WAITS.items()},
-        lent_slots=now.lent_slots,
         copied_spare=figures.amount(counted.COPIED_SPARE),
         copied_kept=figures.amount(counted.COPIED_KEPT),
         copied_unlocked=figures.amount(counted.COPIED_UNLOCKED),
         grown_slots=figures.amount(counted.GROWN),
-        ring_bytes=now.ring_bytes,
-        moved_slots=now.moved_slots + figures.amount(counted.MOVED),
+        moved_slots=(turns.moved_slots or 0) + figures.amount(counted.MOVED),
         to_device=sent if sent.count else None,
         worker_deaths=figures.amount(counted.DEATHS),
-        workers=tuple(_worker(figures, k, now.nodes.get(k)) for k in range(figures.workers)),
-        hot=now.hot,
+        workers=tuple(_worker(figures, k, nodes.get(k)) for k in range(figures.workers)),
     )
 
 

@@ -16,7 +16,6 @@ NOTE [ Metrics ]
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -59,7 +58,6 @@ OF_WORKERS = ("busy_s", "idle_s", "slot_wait_s", "waited_for_s")
 
 Named = Iterable[tuple[str, Stats]]  # each loader's name and stats
 
-_lock = threading.Lock()
 _tried_in: int | None = None  # the process that has tried to listen
 
 
@@ -73,37 +71,23 @@ def serve_once(all_stats: Callable[[], Named]) -> None:
     setting = os.environ.get(PORT, "")
     if not setting or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
         return
-    with _lock:
-        if _tried_in == os.getpid():
-            return
-        _tried_in = os.getpid()
+    _tried_in = os.getpid()
     _serve(setting, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
 
 
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
-    if not port.isdecimal() or not 0 < int(port) + rank_here() < 1 << 16:
-        shift = f", {rank_here()} higher for this rank," if rank_here() else ""
-        _warn(f"{PORT}={port!r}{shift} is no port. Name one from 1 to 65535.")
-        return
-    number = int(port) + rank_here()
     try:
         from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        _warn(f"{PORT}={port} needs prometheus_client, which is not installed. Run pip install prometheus_client.")
-        return
-    registry = CollectorRegistry()  # our own, because the user's may be served elsewhere
-    registry.register(Collector(all_stats))
-    try:
-        served: Any = start_http_server(number, addr=address, registry=registry)
-    except (OSError, UnicodeError, RuntimeError) as error:  # no such address; not a name; no more threads
-        _warn(f"{PORT}={port}, but {address}:{number} cannot be listened on ({error}). Name another port or address.")
+
+        registry = CollectorRegistry()  # our own, because the user's may be served elsewhere
+        registry.register(Collector(all_stats))
+        served: Any = start_http_server(int(port) + rank_here(), addr=address, registry=registry)
+    except Exception as error:  # not installed; no port, or one in use; no such address; no more threads
+        text = f"no metrics are served: {PORT}={port!r}, {ADDRESS}={address!r}, LOCAL_RANK={rank_here()}: {error!r}."
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
         return
     if served is not None:  # the client returns the server since 0.19
         os.register_at_fork(after_in_child=served[0].socket.close)
-
-
-def _warn(why: str) -> None:
-    warnings.warn(f"no metrics are served: {why}", RuntimeWarning, stacklevel=6)
 
 
 class Collector:

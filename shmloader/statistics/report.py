@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import textwrap
 from collections.abc import Sequence
@@ -36,8 +37,11 @@ class Report:
     of_dataset: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
+        wrapped = functools.partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
+        indent = " " * INDENT
         return "\n".join(
-            f"{title + ':':{INDENT}}{_wrapped(text)}" if title else _wrapped(text, 0) for title, text in self.lines()
+            wrapped(f"{title + ':':{INDENT}}{text}", subsequent_indent=indent) if title else wrapped(text)
+            for title, text in self.lines()
         )
 
     def lines(self) -> list[tuple[str, str]]:
@@ -56,28 +60,14 @@ class Report:
         return messages
 
     def __rich__(self) -> Any:
-        from rich.console import Group
         from rich.panel import Panel
-        from rich.table import Table
         from rich.text import Text
 
         colours = {"input-bound": "red", "balanced": "yellow", "consumer-bound": "green", "unknown": "dim"}
         colour = colours[self.verdict.kind]
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="bold", no_wrap=True)
-        grid.add_column()
-        for title, text in self.lines()[1:]:
-            if title:
-                grid.add_row(title, Text(text, style="dim" if title == "measured" else ""))
-        parts: list[Any] = [Text(self.verdict.text, style=colour), grid]
-        if rows := rows_of_workers(self.stats):
-            table = Table(box=None, padding=(0, 2))
-            for heading in WORKERS:
-                table.add_column(heading, justify="right")
-            for row in rows:
-                table.add_row(*row)
-            parts.append(table)
-        return Panel(Group(*parts), border_style=colour, title="loader", title_align="left")
+        lines = [Text(f"{title + ':':{INDENT}}{text}" if title else text) for title, text in self.lines()]
+        lines[0].stylize(colour)
+        return Panel(Text("\n").join(lines), border_style=colour, title="loader", title_align="left")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the last batches: what each worker did when, when the loop waited, and where its time went.
@@ -92,13 +82,6 @@ class Report:
         from shmloader.statistics.plot import draw
 
         draw(path, self.verdict, self.stats, self.log)
-
-
-def _wrapped(text: str, indent: int = INDENT) -> str:
-    if not indent and len(text) > WIDTH and not text.startswith(" "):
-        return "\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
-    lines = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
-    return text if not indent else ("\n" + " " * indent).join(lines)
 
 
 def measured(stats: Stats) -> str:

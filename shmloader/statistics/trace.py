@@ -1,5 +1,5 @@
 """loader.trace(): records the next batches of a loader into a file that Perfetto and Chrome show.
-It decides when the file is written, and refuses a path where no file can be made, and too many batches.
+It decides when the file is written, and refuses a folder where no file can be made.
 
 The ring records the times of each sequence in any case (NOTE [ Figures ]).  A trace has it keep as many records as the
 trace needs, and reads them at the end.  The user's next() is timed here.  The ring's step reports each of its calls to
@@ -9,9 +9,9 @@ an observer.  In another iterator, a method that next() calls is replaced, and i
 from __future__ import annotations
 
 import atexit
-import errno
 import json
 import os
+import tempfile
 import threading
 import time
 import warnings
@@ -26,8 +26,6 @@ from shmloader.protocols.attributes import attribute
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.cleanup import ClosedByWith
 from shmloader.system.signals import held
-
-MOST = 1 << 24  # sequences: they take 1.5 GiB, and no viewer opens a larger file
 
 
 class Trace(ClosedByWith):
@@ -45,7 +43,7 @@ class Trace(ClosedByWith):
 
     Raises:
         OSError: No file can be made at this path.
-        ValueError: The log cannot keep that many.
+        MemoryError, OverflowError: The log cannot keep that many.
 
     Attributes:
         written: Whether the file is written.
@@ -53,7 +51,7 @@ class Trace(ClosedByWith):
 
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
         self.path, self.batches = Path(path).resolve(), batches  # resolved, because the current folder may change
-        _check(self.path)
+        tempfile.TemporaryFile(dir=self.path.parent).close()  # raises now if no file can be made there
         self._log = log
         self._from: int = log.count
         self._recorded = Recorded(label, os.getpid(), time.monotonic_ns())
@@ -62,11 +60,6 @@ class Trace(ClosedByWith):
         self.nodes: Callable[[], dict[int, str]] = dict  # the machines of far workers
         self._writing = threading.Lock()
         self.written = False
-        if sequences > MOST:
-            raise ValueError(
-                f"batches={batches} can be {sequences} sequences. A trace holds at most {MOST}, of 96 bytes each. "
-                "Record fewer batches."
-            )
         log.keep(sequences)
         atexit.register(self.close_or_warn)
 
@@ -125,7 +118,7 @@ class Trace(ClosedByWith):
                 vars(owner).update({} if before is None else {name: before})
         recorded = replace(self._recorded, taken=self._log.since(self._from), nodes=self.nodes())
         self._log.keep(0)  # frees the memory, which may have been a gigabyte
-        _write(self.path, json.dumps(trace_of(recorded)))
+        self.path.write_text(json.dumps(trace_of(recorded)), encoding="utf-8")
 
     def close_or_warn(self) -> None:
         """close() with a warning in place of an error, because a training must not fail because of its trace."""
@@ -160,29 +153,3 @@ def _timed(value: Any, method: Callable[..., Any], before: Any, report: Callable
         return result
 
     return timed
-
-
-def _check(path: Path) -> None:
-    """Raise now if no file can be made there, instead of after the last batch."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "a trace is a file, but this is a folder. Name a file in it", str(path))
-    if path.exists() and not path.is_file():
-        raise OSError(
-            errno.EINVAL, "a trace replaces its file, but this is no regular file. Name another one", str(path)
-        )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace. Make it first", str(path.parent))
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(
-            errno.EACCES, "the trace cannot be written in this folder. Name a file elsewhere", str(path.parent)
-        )
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, so that a reader sees the old one or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

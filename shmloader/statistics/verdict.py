@@ -144,8 +144,8 @@ def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine": (
             evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores
         ),
-        "SHMLOADER_DETAIL=1 has no samples yet: workers sample one batch in 16, every 10 ms, and never while the "
-        "dataset blocks all signals": no_samples and stats.why_not_ring is None,
+        "SHMLOADER_DETAIL=1 has no samples yet: workers sample one batch in 16, every 10 ms": no_samples
+        and stats.why_not_ring is None,
         "SHMLOADER_DETAIL=1 has no effect: it samples the workers of a loader that rides the ring": (
             no_samples and stats.why_not_ring is not None
         ),

@@ -1,6 +1,26 @@
-"""Files in memory without a name: how they are made, get their size and their pages, and are written.
+"""Files in memory without a name: how they are made, also where a sandbox refuses memfd_create, and are written.
+And what a sandbox's refusal of a system call is, and the text about it.
 
-Each step has another way, for sandboxes that refuse the usual system call: NOTE [ Sandboxes ] in sandboxes.py.
+NOTE [ Sandboxes ]
+
+A sandbox filters system calls: a container's seccomp profile, a scheduler's, gVisor.  It answers a call that it does
+not allow, or does not know, by EPERM, ENOSYS or EACCES (AppArmor, SELinux).  torch's own loader makes few of the calls
+that we make, so it works where ours are refused.  Ours works there, too:
+
+    memfd_create        A file has no name in /dev/shm, or else in the folder for temporary files.  A ring lies in
+                        /dev/shm, and cannot move out of it (segment.py).
+    ftruncate           A byte is written at the file's end.
+    fallocate           Zeros are written where the file has no pages.
+    pidfd_open          The trainer sleeps on its workers' pipes (watch.py).  A worker of a fork server looks for its
+                        trainer once a second (parents_death.py).  A served loader and its readers notice each
+                        other's death by their connection alone.
+    prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
+    sched_getaffinity   All cores of the machine count (cores.py).
+    madvise             Pages that were given back stay allocated until the ring ends.
+
+Where there is no /proc, no limit is known (limits.py).
+
+tests/system/test_sandboxes.py refuses each of these calls.
 """
 
 from __future__ import annotations
@@ -14,14 +34,24 @@ from multiprocessing import reduction
 from typing import Any
 
 from shmloader.system.limits import available_memory
-from shmloader.system.sandboxes import is_refusal, refused
-
-__all__ = ["SHM_MOUNT", "AnonymousFile", "Filler", "MiB", "allocate", "memory", "set_size"]
 
 SHM_MOUNT = "/dev/shm"
 MiB = 1 << 20
 _UNASKED = MiB  # bytes of a file that are written before the first check of free memory
 _STEP = 64 * MiB  # bytes between two checks
+
+
+def is_refusal(error: OSError) -> bool:
+    """Whether a sandbox may have refused a system call, or the kernel is too old for it."""
+    return error.errno in (errno.EPERM, errno.ENOSYS, errno.EACCES)
+
+
+def refused(call: str, error: OSError) -> str:
+    """The text about such a call: what happened, and the remedy."""
+    return (
+        f"{call} is refused here ({error.strerror}). Allow this system call in the sandbox (a container's seccomp "
+        "profile)"
+    )
 
 
 def memory(name: str, *, seals: bool = False) -> int:

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shmloader.system import control_groups
-from shmloader.system.sandboxes import is_refusal
+from shmloader.system.anonymous_files import is_refusal
+from shmloader.system.limits import folders
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
 
 
 def _quotas() -> Iterator[float]:
-    for folder in control_groups.folders("cpu"):
+    for folder in folders("cpu"):
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
             quota, period = (folder / "cpu.max").read_text().split()
             yield int(quota) / int(period)

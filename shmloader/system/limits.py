@@ -1,8 +1,7 @@
 """How much memory, and how many processes, this process can still get: from the machine and its control groups.
 
 A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, it gets
-no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).  A sandbox may have no
-/proc: then the machine's memory nodes count, in /sys, and the groups at the root of what is mounted there.
+no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator
-from pathlib import Path
-
-from shmloader.system import control_groups
+from pathlib import Path, PurePosixPath
 
 MEMINFO = Path("/proc/meminfo")
-NODES = Path("/sys/devices/system/node")
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 # of version 2 and of version 1: limit, use, and the caches that the kernel drops before it kills
 FILES = (
@@ -33,30 +31,42 @@ def available_memory() -> int:
 def allowed_memory() -> int:
     """The bytes that all processes of the machine, or of a control group that allows fewer, may have together."""
     limits = [_of_the_machine("MemTotal:")]
-    for folder in control_groups.folders("memory"):
+    for folder in folders("memory"):
         for limit, _, _ in FILES:
             with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
                 limits.append(int((folder / limit).read_text()))
     return min(limits)
 
 
-def available_to_groups() -> int | None:
-    """Bytes that the control groups of this process leave it; None if none has a limit.
-
-    Version 1 gives a group without a limit one that no machine reaches.
-    """
-    least = min(_of_the_groups(), default=None)
-    return None if least is None or least > 1 << 60 else least
-
-
 def available_processes() -> int | None:
     """How many more processes and threads the control groups of this process allow; None if none has a limit."""
     left = []
-    for folder in control_groups.folders("pids"):
+    for folder in folders("pids"):
         with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
             allowed = int((folder / "pids.max").read_text())
             left.append(max(0, allowed - int((folder / "pids.current").read_text())))
     return min(left, default=None)
+
+
+def folders(controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups, up to the root, of version 2 and of this controller of version 1.
+
+    Args:
+        controller: "memory", "cpu" or "pids".
+    """
+    try:
+        lines = MEMBERSHIP.read_text().splitlines()
+    except OSError:  # there is no /proc
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CGROUPS / controller if controllers else CGROUPS
+        if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which some systems lack
+            root = CGROUPS / controllers
+        for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container's own group may be the root
+            yield root / group.relative_to("/")
 
 
 def _of_the_machine(name: str = "MemAvailable:") -> int:
@@ -65,26 +75,14 @@ def _of_the_machine(name: str = "MemAvailable:") -> int:
             for line in lines:
                 if line.startswith(name):
                     return int(line.split()[1]) * 1024
-    except OSError:  # there is no /proc
-        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE if name == "MemTotal:" else _free_on_nodes()
-    return 1 << 62  # kernels before 3.14 do not report it
-
-
-def _free_on_nodes() -> int:
-    """The bytes of all memory nodes that are free, or hold files; without /sys, the free ones alone."""
-    found = 0
-    for node in NODES.glob("node[0-9]*/meminfo"):
-        with contextlib.suppress(OSError):
-            for line in node.read_text().splitlines():  # "Node 0 MemFree: 1234 kB"
-                _, _, name, number, *_ = line.split()
-                if name in ("MemFree:", "Active(file):", "Inactive(file):"):
-                    found += int(number) * 1024
-    return found or os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    except OSError:  # without /proc, all of it
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
 
 
 def _of_the_groups() -> Iterator[int]:
     """How many bytes are left to each group of this process, up to the root; nothing for groups without a limit."""
-    for folder in control_groups.folders("memory"):
+    for folder in folders("memory"):
         for limit, used, caches in FILES:
             with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
                 allowed = int((folder / limit).read_text())

@@ -1,5 +1,5 @@
 """The arguments that all workers share, pickled once into nameless memory, from which each spawned worker reads them.
-Refuses a dataset that takes more memory than is free, or has more tensors than this process may open files.
+Refuses a dataset that takes more memory than is free.
 
 multiprocessing pickles the arguments again for each process, and writes them into a pipe that holds 64 KiB.  With a
 larger dataset, the trainer could start the next worker only after the one before had imported torch.
@@ -7,23 +7,20 @@ larger dataset, the trainer could start the next worker only after the one befor
 
 from __future__ import annotations
 
-import errno
 import functools
 import gc
 import mmap
 import os
 import pickle
-import resource
 from multiprocessing import reduction
 from typing import Any
 
 import torch
 
-from shmloader.private.of_multiprocessing import given_descriptors, most_descriptors, naming_descriptors
+from shmloader.private.of_multiprocessing import given_descriptors
 from shmloader.system import anonymous_files
 from shmloader.system.anonymous_files import Filler, MiB
 from shmloader.system.group_signals import unblocked
-from shmloader.system.opened_by_path import Descriptors, Trainers, by_path, file_of
 from shmloader.system.sealed_memory import reduced
 from shmloader.system.signals import let_through
 
@@ -45,7 +42,6 @@ class SpawnArguments(dict[str, Any]):
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
         self._packed: _Packed | None = None
-        self._opened_by_path: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In torch's file_system strategy each pickle of a tensor counts one reader, and the memory's name goes when all
@@ -60,16 +56,12 @@ class SpawnArguments(dict[str, Any]):
         return self._packed.reference()
 
     def all_started(self) -> None:
-        """Drop what pickling has made, because the processes have its descriptors.  Others may take their places.
-
-        What processes open by path is kept as long as this object, because it is not known when they have unpickled.
-        """
+        """Drop what pickling has made, because the processes have its descriptors.  Others may take their places."""
         if self._packed is not None:
-            self._opened_by_path = self._packed.all_started()
+            self._packed.pickler = None
 
     def close(self) -> None:
         """Give the memory back, because no further process is expected.  A later process gets a new pickle."""
-        self.all_started()
         self._drop()
 
     def _drop(self) -> None:
@@ -88,55 +80,38 @@ class _Packed:
         value: What to pickle.
         given: The descriptors that the process being spawned will have; pickling the value adds to them.
 
-    The fork server accepts a limited number.  Beyond it, files are opened by path (opened_by_path.py).
-
     Raises:
         MemoryError: The machine does not have the memory.
         OSError: No descriptor is left.
-        RuntimeError: The value has more tensors than this process may open files.
     """
 
     def __init__(self, value: Any, given: list[int]) -> None:
         self._first = len(given)
-        self._places: tuple[int, int, list[int | Trainers]] | None = None
         self._fd = anonymous_files.memory("shmloader_parcel")
         try:
             pages = Pages(self._fd)
-            self._pickler: Pickler | None = Pickler(pages)
+            self.pickler: Pickler | None = Pickler(pages)
             with unblocked(), let_through():  # pickling may take long
-                self._pickler.dump(value)
+                self.pickler.dump(value)
             self._named = given[self._first :]
-            self._files = [file_of(fd) for fd in self._named]
-            self._given = self._named
-            most = most_descriptors()
-            if most is not None and len(given) > most:
-                named, self._given = by_path(self._named)
-                self._places = os.getpid(), self._first, named
-                given[self._first :] = self._given
-        except BaseException as error:
+            self._files = [_file_of(fd) for fd in self._named]
+        except BaseException:
             self.close()
-            if type(error) is RuntimeError and os.strerror(errno.EMFILE) in str(error):  # of torch
-                raise type(error)(_too_many_tensors(len(given) - self._first)) from None
             raise
         self._size = pages.size
         self._for_all = not pages.counts_its_reader
 
     def give(self, given: list[int]) -> bool:
         """Give another process the descriptors that the pickle names; False if it needs a pickle of its own."""
-        files = [file_of(fd) for fd in self._named]
+        files = [_file_of(fd) for fd in self._named]
         # A number may name another file now: the dataset has another tensor, or the pickled one was a temporary copy.
         if not self._for_all or len(given) != self._first or files != self._files or None in files:
             return False
-        given.extend(self._given)
+        given.extend(self._named)
         return True
 
-    def all_started(self) -> Pickler | None:
-        """Drop what holds the objects that pickling has made; returns it if processes open its files by path."""
-        made, self._pickler = self._pickler, None
-        return None if self._places is None else made
-
     def reference(self) -> tuple[Any, ...]:
-        return _unpack, (reduction.DupFd(self._fd), self._size, self._places)
+        return _unpack, (reduction.DupFd(self._fd), self._size)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -174,26 +149,23 @@ def _no_room(size: int, why: str) -> MemoryError:
     )
 
 
-def _too_many_tensors(shared: int) -> str:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
-        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, freeze "
-        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing."
-    )
+def _file_of(fd: int) -> tuple[int, int] | None:
+    """The file of a descriptor; None if the descriptor is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
-def _unpack(memory: Any, size: int, places: tuple[int, int, list[int | Trainers]] | None) -> Any:
+def _unpack(memory: Any, size: int) -> Any:
     """In a worker: the value, from the memory that has its pickle.  The memory is not kept."""
     fd = memory.detach()
     collecting = gc.isenabled()
     gc.disable()  # otherwise it walks again and again through a list of a million tuples while the list grows
     try:
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as pages, memoryview(pages) as pickled:
-            if places is None:
-                return pickle.loads(pickled)
-            with naming_descriptors(lambda inherited: Descriptors(*places, inherited)):
-                return pickle.loads(pickled)
+            return pickle.loads(pickled)
     finally:
         os.close(fd)
         if collecting:

@@ -3,16 +3,15 @@ Decides when it samples (every few milliseconds, of one batch in several), and f
 
 NOTE [ Stack samples ]
 
-    1. While a worker makes one batch in EVERY (16), its main thread is sampled each PERIOD; during other batches it is
-       not sampled.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
-    2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  During a C call,
-       it has to wait until the call returns.  Then the sample counts once for each period of the timer that has passed
-       meanwhile.  Otherwise a second in C would count as little as an instant in Python.  faulthandler could sample at
-       any moment, from C.  But it reads frames that the interpreter is about to change.  On Python 3.11 to 3.13, in
-       code that makes generators, one sample in 20 to 200 ended its worker with a segmentation fault.  System calls
-       that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps, polls) return
-       early with EINTR.  Python repeats them itself, and C code must do so, as for any signal.
-    3. The timer is the thread's own, so no timer is touched that the user's code may use (SIGALRM, SIGPROF).
+    1. While a worker makes one batch in EVERY (16), a thread in it samples the main thread's stack each PERIOD; during
+       other batches it sleeps.  So nothing is done for each sample of the dataset, and hardly anything for each batch.
+    2. The thread needs the GIL.  During a C call that holds the GIL, it has to wait.  Then the sample counts once for
+       each period that has passed meanwhile.  Otherwise a second in C would count as little as an instant in Python.
+       By default, a thread that wants the GIL waits up to 5 ms for the other one to release it, and most samples would
+       fall on lines that release it by themselves, such as those that read files.  So the wait is SWITCH.
+    3. faulthandler could sample at any moment, from C.  But it reads frames that the interpreter is about to change.
+       On Python 3.11 to 3.13, in code that makes generators, one sample in 20 to 200 ended its worker with a
+       segmentation fault.  A signal would interrupt the user's system calls.
     4. A sample counts for the line of the user's own code that was running, and for the function that this line had
        called.  Each worker writes its counts into a sheet: memory without a name, which the trainer reads when the user
        asks for a report.  A worker that replaces a dead one continues its counts.  The trainer may read while a worker
@@ -26,20 +25,19 @@ import json
 import os
 import random
 import re
-import signal
 import struct
+import sys
 import sysconfig
+import threading
 import time
 import zlib
 from types import FrameType
 
-from shmloader.core.process import StackTimer
-from shmloader.system.anonymous_files import AnonymousFile, set_size
-from shmloader.system.sandboxes import is_refusal, refused
+from shmloader.system.anonymous_files import AnonymousFile
 
-SAMPLE = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
 EVERY = 16  # batches
 PERIOD = 10_000_000  # nanoseconds; a sample takes some microseconds, about 35 if libraries are 100 calls deep
+SWITCH = 50e-6  # seconds
 ROOM = 1 << 16  # bytes of a sheet for each worker
 MOST = 200  # places that a worker keeps, those with the largest counts
 
@@ -61,7 +59,7 @@ class SampleSheet(AnonymousFile):
     def __init__(self, workers: int) -> None:
         super().__init__("shmloader_samples")
         self.workers = workers
-        set_size(self._fd, workers * ROOM)
+        os.ftruncate(self._fd, workers * ROOM)
 
     def write(self, worker: int, counts: Counts, samples: int) -> None:
         """In the worker: write its counts, and the number of samples."""
@@ -96,77 +94,58 @@ class SampleSheet(AnonymousFile):
         return self._fd < 0
 
 
-class Sampler:
-    """In a worker's main thread: samples its own stack while it makes one batch of EVERY.
+class Sampler(threading.Thread):
+    """In a worker: samples the stack of the thread that makes this, while that makes one batch of EVERY.
 
     Args:
         sheet: Takes the counts.
         worker: Its number.
-
-    Raises:
-        OSError: There is no timer for it.
     """
 
     def __init__(self, sheet: SampleSheet, worker: int) -> None:
-        try:
-            self._timer = StackTimer(SAMPLE)  # it does not run yet
-        except OSError as error:
-            why = (
-                refused("timer_create", error)
-                if is_refusal(error)
-                else "this user has reached the limit (RLIMIT_SIGPENDING). Raise it (`ulimit -i`)"
-            )
-            raise OSError(
-                error.errno, f"SHMLOADER_DETAIL=1 needs a timer in each worker, and {why}, or unset it."
-            ) from None
+        super().__init__(name="shmloader_samples", daemon=True)
         self._sheet = sheet
         self._worker = worker
         self._process = os.getpid()
+        self._sampled = threading.get_ident()
         self._counts, self._samples = sheet.read(worker)
-        self._is_sampling = False
-        self._is_in_sample = False
-        self._first = 0  # when the timer first runs out for this batch
-        self._times = 0  # how often it had at the last sample
-        signal.signal(SAMPLE, self._sample)
-        signal.siginterrupt(SAMPLE, False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SAMPLE})
+        self._counting = threading.Lock()
+        self._is_due = threading.Event()
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
+        sys.setswitchinterval(SWITCH)
+        self.start()
 
     def begin(self) -> None:
-        """A batch is claimed.  The first sample comes at a random time, so that short work is seen as well."""
+        """A batch is claimed."""
         self._batches += 1
         if self._batches % EVERY == 1:
-            delay = self._random.randrange(1, PERIOD)
-            self._first, self._times = time.monotonic_ns() + delay, 0
-            self._is_sampling = True
-            self._timer.start(delay, PERIOD)
+            self._is_due.set()
 
-    def _sample(self, number: int, frame: FrameType | None) -> None:
-        """Take a sample.  The signal may belong to the batch before, or come during a sample."""
-        if not self._is_sampling or self._is_in_sample:
-            return
-        try:
-            self._is_in_sample = True
-            times = (time.monotonic_ns() - self._first) // PERIOD + 1
-            if times > self._times:
-                place = user_line_of(frame)
-                self._counts[place] += times - self._times
-                self._times = times
-        except RecursionError:  # the user's code is close to the limit, and must not fail because of a sample
-            pass
-        finally:
-            self._is_in_sample = False
+    def run(self) -> None:
+        """Sample, from a random time after the batch is claimed, so that short work is seen as well."""
+        while self._is_due.wait():
+            delay = self._random.randrange(1, PERIOD)
+            last = time.monotonic_ns() + delay - PERIOD
+            while self._is_due.is_set():
+                time.sleep(delay / 1e9)
+                now = time.monotonic_ns()
+                self._count(sys._current_frames().get(self._sampled), (now - last) // PERIOD)
+                last += (now - last) // PERIOD * PERIOD
+                delay = last + PERIOD - now
+
+    def _count(self, frame: FrameType | None, times: int) -> None:
+        with self._counting:
+            if self._is_due.is_set():  # otherwise the frame is no longer one of a batch
+                self._counts[user_line_of(frame)] += times
+                self._samples += times
 
     def end(self) -> None:
         """The batch is published.  A child that the dataset forks leaves the sheet to its parent."""
-        if not self._is_sampling or self._process != os.getpid():
-            return
-        self._timer.stop()
-        self._is_sampling = False
-        if self._times:
-            self._samples += self._times
-            self._sheet.write(self._worker, self._counts, self._samples)
+        if self._is_due.is_set() and self._process == os.getpid():
+            with self._counting:
+                self._is_due.clear()
+                self._sheet.write(self._worker, self._counts, self._samples)
 
 
 def user_line_of(frame: FrameType | None) -> Place:

@@ -25,7 +25,6 @@ from shmloader.system.call_stacks import StackMemory
 from shmloader.system.cleanup import take_all
 from shmloader.system.green_threads import refuse_green_threads
 from shmloader.system.group_signals import blocked_at_start
-from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import SpawnArguments
@@ -113,7 +112,6 @@ class WorkerSet:
             arguments: What all workers are given alike (loop.py).
         """
         refuse_green_threads()
-        warn_before_fork(self._context)
         warn_of_open_files(self._context, [arguments["dataset"]], arguments["init_fn"] is not None)
         if getattr(self._context, "get_start_method", str)() == "forkserver":
             preload_in_fork_server("shmloader.worker.preloaded")

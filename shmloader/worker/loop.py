@@ -197,7 +197,7 @@ class Worker:
 
     def end(self) -> None:
         """Make nothing more."""
-        if self._sampler is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
+        if self._sampler is not None:
             self._sampler.end()
 
     def make(self, written: Any) -> None:

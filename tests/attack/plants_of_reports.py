@@ -439,27 +439,11 @@ OF_SYSTEMS = (
         tests=(f"{SANDBOXES}test_workers_still_end_with_their_trainer[fork]",),
     ),
     Plant(
-        fault="the error of a timer that a sandbox refuses tells the user to raise a limit",
-        edits=(
-            (
-                "shmloader/system/stack_samples.py",
-                'refused("timer_create", error)\n                if is_refusal(error)\n                else ',
-                "",
-            ),
-        ),
-        tests=(f"{SANDBOXES}test_a_timer_that_is_refused_is_named",),
-    ),
-    Plant(
         fault="where there is no /proc, a larger batch is FileNotFoundError of /proc/meminfo",
         edits=(
-            ("shmloader/system/limits.py", "    except OSError:  # there is no /proc\n", "    except ():\n"),
-            (
-                "shmloader/system/control_groups.py",
-                "    except OSError:  # there is no /proc.  A container's own group is the root of what it sees\n",
-                "    except ():\n",
-            ),
+            ("shmloader/system/limits.py", "    except OSError:  # without /proc, all of it\n", "    except ():\n"),
         ),
-        tests=(f"{SANDBOXES}test_limits_without_proc",),
+        tests=(f"{SANDBOXES}test_no_proc[fork]",),
     ),
     Plant(
         fault="a batch that does not fit into an equal share of the addresses (ulimit -v) is a MemoryError",

@@ -383,8 +383,8 @@ _OF_DATASETS = (
         edits=(
             (
                 "shmloader/system/spawn_arguments.py",
-                "                self._pickler.dump(value)\n",
-                "                self._pickler.dump(value)\n            self._pickler = None\n",
+                "                self.pickler.dump(value)\n",
+                "                self.pickler.dump(value)\n            self.pickler = None\n",
             ),
         ),
         tests=("tests/trainer/test_many_tensors.py::test_workers_of_the_fork_server_have_it",),

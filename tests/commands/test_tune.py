@@ -20,7 +20,8 @@ from scripts import GONE, start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.commands import functions, line
+from shmloader.commands import line
+from shmloader.commands.arguments import function_of
 from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Sample, Setting, endless, options_of
 from shmloader.commands.tuning.search import Row, Search
@@ -288,18 +289,13 @@ def test_one_worker_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"step_s": -1.0}, "step_s should be a number of seconds"),
         ({"step_s": 1.0, "consumer": print}, "Give one of them"),
-        ({"consumer": 3}, "consumer should be callable"),
         ({"seconds": 0}, "seconds should be positive"),
-        ({"memory_bytes": 0}, "memory_bytes should be a positive integer"),
-        ({"ranks": True}, "ranks should be a positive integer"),
-        ({"most_workers": 1.5}, "most_workers should be a positive integer"),
-        ({"num_workers": "2"}, "num_workers should be a positive integer, but got num_workers='2'"),
-        ({"prefetch_factor": 0}, "prefetch_factor should be a positive integer"),
+        ({"memory_bytes": 0}, "memory_bytes should be positive"),
+        ({"ranks": -1}, "ranks should be positive"),
+        ({"most_workers": 0}, "most_workers should be positive"),
+        ({"prefetch_factor": -1}, "prefetch_factor option should be non-negative"),
         ({"batch_size": "4"}, "batch_size should be a positive integer"),
-        ({"seconds": "3"}, "seconds should be positive"),
-        ({"step_s": "1"}, "step_s should be a number of seconds"),
     ],
     ids=str,
 )
@@ -360,7 +356,7 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
 def test_no_time_on_the_command_line(capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
         line.main(["tune", f"{__name__}:make", "--seconds", "0"])
-    assert end.value.code == 2 and "Use a positive number of seconds" in capsys.readouterr().err
+    assert end.value.code == 2 and "is not a number of seconds from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -381,27 +377,19 @@ def test_a_function_that_gives_no_dataset(name: str, status: int, words: str, ca
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     name_of_make = f"{__name__}:make"
     assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in output.out
     assert "/2 s  num_workers=1" in output.err and output.err.endswith("\r\033[K"), "it says what is measured"
-    assert "\033[32m" in output.out, "the pick is green"
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
-    output = capsys.readouterr()
-    assert "<- pick" in output.out and "\033" not in output.out
 
 
 def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert functions.function_of("made_beside:Sets.make")() == [1, 2]
+    assert function_of("made_beside:Sets.make")() == [1, 2]
     del sys.modules["made_beside"]
 
 

@@ -157,14 +157,10 @@ def test_each_rank_has_a_port(prometheus: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_goes_wrong_is_a_warning(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {
-        "9123": (
-            OSError(98, "Address already in use"),
-            r"127\.0\.0\.1:9123 cannot be listened on \(.*already in use\)",
-        ),
-        "9124": (UnicodeError("label empty or too long"), "9124 cannot be listened on .*label empty"),  # address "a..b"
-        "9125": (RuntimeError("can't start new thread"), "9125 cannot be listened on .*new thread"),
-        "nine": (None, "SHMLOADER_METRICS_PORT='nine' is no port. Name one from 1 to 65535"),
-        "70000": (None, "is no port"),
+        "9123": (OSError(98, "Address already in use"), "'9123', .*'127.0.0.1', .*Address already in use"),
+        "9124": (UnicodeError("label empty or too long"), "label empty"),  # address "a..b"
+        "9125": (RuntimeError("can't start new thread"), "can't start new thread"),
+        "nine": (None, "PORT='nine'.*invalid literal for int"),
     }
     for port, (error, says) in cases.items():
         monkeypatch.setattr(metrics, "_tried_in", None)
@@ -177,19 +173,11 @@ def test_what_goes_wrong_is_a_warning(prometheus: Any, monkeypatch: pytest.Monke
             loaded()  # the warning comes once
 
 
-def test_the_port_of_a_rank_that_is_none(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_tried_in", None)
-    monkeypatch.setenv("SHMLOADER_METRICS_PORT", "65530")
-    monkeypatch.setenv("LOCAL_RANK", "7")
-    with pytest.warns(RuntimeWarning, match="PORT='65530', 7 higher for this rank, is no port"):
-        loaded()
-
-
 def test_the_client_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_tried_in", None)
     monkeypatch.setenv("SHMLOADER_METRICS_PORT", "9123")
     without(monkeypatch, "prometheus_client")
-    with pytest.warns(RuntimeWarning, match="9123 needs prometheus_client, which is not installed. Run pip install"):
+    with pytest.warns(RuntimeWarning, match="no metrics are served: .*ImportError.*prometheus_client"):
         loaded()
 
 

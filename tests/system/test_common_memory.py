@@ -91,14 +91,6 @@ def test_a_process_that_is_killed_leaves_no_lock() -> None:
     os.close(lock)
 
 
-def test_who_keeps_the_lock_for_ever_is_not_waited_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = forked(lambda: fcntl.flock(os.open(common_memory._LOCK, os.O_RDONLY), fcntl.LOCK_EX))
-    monkeypatch.setattr(common_memory, "PATIENCE", 0.05)
-    fd = open_common(name, nothing)
-    os.close(fd)
-    end(child)
-
-
 def test_what_is_half_made_is_not_found(name: str) -> None:
     half = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)  # of a process that was killed while it made it
     fd = open_common(name, nothing)

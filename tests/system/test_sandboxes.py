@@ -15,7 +15,7 @@ from scripts import run_script
 
 import shmloader
 from shmloader.ring import segment
-from shmloader.system import anonymous_files, control_groups, limits
+from shmloader.system import anonymous_files
 
 CALLS = [
     "pidfd_open",
@@ -24,7 +24,6 @@ CALLS = [
     "fallocate",
     "ftruncate",
     "sched_getaffinity",
-    "timer_create",
     "prctl",
     "madvise",
 ]
@@ -128,21 +127,6 @@ def test_a_python_that_cannot_say_on_which_cores_it_runs(monkeypatch: pytest.Mon
         loader = shmloader.DataLoader(range(8), batch_size=4, num_workers=2)
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert loader.rides_ring
-
-
-@REFUSING
-def test_a_timer_that_is_refused_is_named() -> None:
-    ran = run(
-        "fork",
-        """
-sandbox.refuse(errno.EPERM, "timer_create")
-os.environ["SHMLOADER_DETAIL"] = "1"
-try: epochs(Data())
-except OSError as error: print(error)
-""",
-    )
-    assert "needs a timer in each worker, and timer_create is refused here (Operation not permitted). Allow" in ran.out
-    assert "or unset it" in ran.out
 
 
 @REFUSING
@@ -278,19 +262,3 @@ def test_a_ring_that_can_lie_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "_posix_segment", read_only)
     with pytest.raises(OSError, match=r"/dev/shm cannot be used .*Read-only.*, and memfd_create is refused .* Allow"):
         segment.Segment(1, 2, 2, 2, "auto", None, False)
-
-
-def test_limits_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setattr(limits, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(limits, "NODES", tmp_path)
-    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
-    assert 0 < limits.available_memory() < limits.allowed_memory() == segment.physical_memory()
-    for node in (0, 1):
-        (tmp_path / f"node{node}").mkdir()
-        lines = f"Node {node} MemTotal: 900 kB", f"Node {node} MemFree: 10 kB", f"Node {node} Inactive(file): 5 kB"
-        (tmp_path / f"node{node}" / "meminfo").write_text("\n".join(lines))
-    assert limits.available_memory() == 30 * 1024
-    (tmp_path / "memory.max").write_text("9000")
-    (tmp_path / "memory.current").write_text("1000")
-    assert limits.available_memory() == 8000 and limits.allowed_memory() == 9000

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import re
-import resource
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from conftest import iterate
 import shmloader
 from shmloader.statistics.account import Account, account_of
 from shmloader.system import stack_samples
-from shmloader.system.stack_samples import MOST, PERIOD, SAMPLE, Counts, Sampler, SampleSheet, user_line_of
+from shmloader.system.stack_samples import EVERY, MOST, PERIOD, Counts, Sampler, SampleSheet, user_line_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -138,86 +139,57 @@ def test_the_slowest_function_has_a_name_and_a_line(start: str) -> None:
     assert f"in slow_read, {hot[0].file}:{hot[0].line}" in " ".join(str(loader.report()).split())  # on one line
 
 
-def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-
-    class Timer:
-        def __init__(self, number: int) -> None:
-            assert number == SAMPLE
-
-        def start(self, first: int, period: int) -> None:
-            assert 0 < first < period == stack_samples.PERIOD
-            started.append(first)
-
-        def stop(self) -> None:
-            pass
-
-    monkeypatch.setattr(stack_samples, "StackTimer", Timer)
-    before = signal.getsignal(SAMPLE)
-    sheet = SampleSheet(1)
-    sampler = Sampler(sheet, 0)
-    for _ in range(33):
-        sampler.begin()
-        sampler.end()
-    assert len(started) == 3 and len(set(started)) > 1
-    signal.signal(SAMPLE, before)
-    sheet.close()
-
-
-class NoTimer:
-    def __init__(self, number: int) -> None:
-        pass
-
-    def start(self, first: int, period: int) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
 @pytest.fixture
 def sampler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampler]:
-    """In its first batch, on a clock that stands; it begins to be due `_first` nanoseconds after 0."""
-    monkeypatch.setattr(stack_samples, "StackTimer", NoTimer)
-    monkeypatch.setattr(stack_samples, "time", types.SimpleNamespace(monotonic_ns=lambda: 0))
-    before = signal.getsignal(SAMPLE)
+    """Its thread does nothing."""
+    monkeypatch.setattr(Sampler, "run", lambda self: None)
+    interval = sys.getswitchinterval()
     sheet = SampleSheet(1)
-    sampler = Sampler(sheet, 0)
-    sampler.begin()
-    yield sampler
-    signal.signal(SAMPLE, before)
+    yield Sampler(sheet, 0)
+    sys.setswitchinterval(interval)
     sheet.close()
 
 
-def test_a_long_call_of_c_counts_as_long_as_it_was(sampler: Sampler) -> None:
-    """Python's handler comes once, when it is over, however often the timer has run out."""
-    first = sampler._first
-    for now, function in ((0, "before"), (first + 5 * PERIOD, "long"), (first + 6 * PERIOD, "short")):
-        stack_samples.time.monotonic_ns = lambda now=now: now
-        sampler._sample(SAMPLE, frames(f"/home/me/dataset.py:3 {function}"))
-        sampler._sample(SAMPLE, frames("/home/me/dataset.py:4 at_once"))
+def test_only_one_batch_of_sixteen_is_looked_at(sampler: Sampler) -> None:
+    due = []
+    for _ in range(2 * EVERY + 1):
+        sampler.begin()
+        due.append(sampler._is_due.is_set())
+        sampler.end()
+    assert [number for number, is_due in enumerate(due) if is_due] == [0, EVERY, 2 * EVERY]
+
+
+def test_what_is_counted_between_begin_and_end(sampler: Sampler) -> None:
+    sampler.begin()
+    sampler._count(frames("/home/me/dataset.py:3 long"), 6)
+    sampler._count(frames("/home/me/dataset.py:3 short"), 1)
     sampler.end()
     file = "/home/me/dataset.py"
     assert sampler._sheet.read(0) == (Counts({("long", file, 3): 6, ("short", file, 3): 1}), 7)
-    sampler._sample(SAMPLE, frames("/home/me/dataset.py:5 late"))
+    sampler._count(frames("/home/me/dataset.py:5 late"), 1)
     assert sampler._counts.total() == 7
 
 
-def test_a_sample_in_a_sample_and_one_at_the_recursion_limit(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack_samples.time.monotonic_ns = lambda: sampler._first
+def test_a_long_call_of_c_counts_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread gets the GIL once, when it is over, however many periods have passed."""
+    seen: list[int] = []
+    clock = iter([0, 7 * PERIOD, 8 * PERIOD])
+    fake = types.SimpleNamespace(monotonic_ns=lambda: next(clock), sleep=lambda seconds: None)
+    sampler = Sampler.__new__(Sampler)
+    sampler._random, sampler._sampled, sampler._is_due = random.Random(0), 0, threading.Event()
+    sampler._is_due.set()
 
-    def at_the_limit(frame: Any) -> Any:
-        raise RecursionError
+    def count(frame: Any, times: int) -> None:
+        seen.append(times)
+        if len(seen) == 2:
+            sampler._is_due.clear()
+            raise SystemExit
 
-    def in_the_middle(frame: Any) -> Any:
-        sampler._sample(SAMPLE, frames(f"{PACKAGE}/system/stack_samples.py:9 user_line_of"))
-        return user_line_of(frame)
-
-    monkeypatch.setattr(stack_samples, "user_line_of", at_the_limit)
-    sampler._sample(SAMPLE, frames("/home/me/dataset.py:3 deep"))
-    monkeypatch.setattr(stack_samples, "user_line_of", in_the_middle)
-    sampler._sample(SAMPLE, frames("/home/me/dataset.py:4 read"))
-    assert sampler._counts == {("read", "/home/me/dataset.py", 4): 1}
+    sampler._count = count  # type: ignore[method-assign]
+    monkeypatch.setattr(stack_samples, "time", fake)
+    with pytest.raises(SystemExit):
+        sampler.run()
+    assert seen == [7, 1]
 
 
 def test_below_the_users_line_nobody_looks() -> None:
@@ -255,11 +227,11 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_samples, "EVERY", 1)  # as if no sample ever came
     loader = shmloader.DataLoader([1, 2], num_workers=1)
     iterate(loader)
-    assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes)
+    assert any("has no samples yet" in note for note in loader.report().verdict.notes)
     loader = shmloader.DataLoader([1, 2], num_workers=1)
     batches = iter(loader)
     next(batches)
-    assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes), "alive"
+    assert any("has no samples yet" in note for note in loader.report().verdict.notes), "alive"
     del batches
 
 
@@ -275,7 +247,7 @@ def test_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same batches, though signals come all the time; the user's own handlers and timers are left alone."""
+    """The same batches; the user's own handlers and timers are left alone."""
     monkeypatch.setattr(stack_samples, "PERIOD", 4_000_000)
     monkeypatch.setattr(stack_samples, "EVERY", 2)
 
@@ -317,7 +289,7 @@ class Busy(torch.utils.data.Dataset):
 
 @pytest.mark.usefixtures("detail")
 def test_samples_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With faulthandler for a handler, workers died of one look in 20 to 200, in a segmentation fault."""
+    """With faulthandler, workers died of one look in 20 to 200, in a segmentation fault."""
     monkeypatch.setattr(stack_samples, "PERIOD", 100_000)
     monkeypatch.setattr(stack_samples, "EVERY", 2)
     loader = shmloader.DataLoader(Busy(), num_workers=1, multiprocessing_context="fork")
@@ -326,38 +298,3 @@ def test_samples_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> Non
     counts, samples = account_of(loader)._counts, account_of(loader)._samples
     assert samples >= 20 and sum(counts.values()) == samples
     assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
-
-
-class Ends(torch.utils.data.Dataset):
-    """It ends its worker while a look is due, whose frames outlive the loop, and takes its time then."""
-
-    kept: ClassVar[list[Any]] = []
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> Any:
-        self.kept += sys._getframe(), self
-        sys.exit(3)
-
-    def __del__(self, sleep: Any = time.sleep) -> None:
-        sleep(0.05)
-
-
-@pytest.mark.usefixtures("detail")
-def test_a_worker_that_exits_is_not_killed_by_its_timer() -> None:
-    """When the interpreter of a spawned worker ends, it resets the handlers of signals."""
-    loader = shmloader.DataLoader(Ends(), num_workers=1, multiprocessing_context="spawn")
-    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
-        next(iter(loader))
-
-
-def no_timers(worker: int) -> None:
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
-
-
-@pytest.mark.usefixtures("detail")
-def test_a_worker_that_gets_no_timer_reports_it() -> None:
-    loader = shmloader.DataLoader(Slow(), num_workers=1, worker_init_fn=no_timers)
-    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\)\. Raise it \(`ulimit -i`\), or unset it"):
-        next(iter(loader))

@@ -1,133 +1,14 @@
-"""Tensors of spawned workers: more than there may be descriptors, and those that only pickling makes."""
+"""Tensors of spawned workers that only pickling makes."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pathlib
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, descriptors, iterate
-from scripts import run_script
+from conftest import assert_same, iterate
 
 import shmloader
-from shmloader.system.opened_by_path import Descriptors, by_path
-
-MANY = 400  # multiprocessing's fork server refuses as many
-
-
-class Many(torch.utils.data.Dataset):
-    """A tensor a sample, and a pipe, which no other process can open by a path."""
-
-    def __init__(self, count: int = MANY) -> None:
-        self.tensors = [torch.full((2,), index) for index in range(count)]
-        self.here, self.writer = multiprocessing.get_context("forkserver").Pipe(duplex=False)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 1:
-            self.writer.send("from a worker")
-        return self.tensors[index]
-
-    def close(self) -> None:
-        self.here.close()
-        self.writer.close()
-
-
-def first(batches: Any) -> list[int]:
-    return [int(batch[0]) for batch in batches]
-
-
-def test_each_tensor_is_shared_with_workers_of_the_fork_server() -> None:
-    dataset = Many()
-    options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "forkserver"}
-    with shmloader.DataLoader(dataset, persistent_workers=True, **options) as loader:
-        assert first(loader) == list(range(MANY))
-        assert dataset.here.recv() == "from a worker"
-        for tensor in dataset.tensors:
-            tensor += 1
-        assert first(loader) == list(range(1, MANY + 1)), "the trainer's memory is the workers'"
-        assert dataset.here.recv() == "from a worker"
-    dataset.close()
-
-
-def test_a_worker_that_takes_anothers_place_opens_them_too() -> None:
-    dataset = Many()
-    options = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "forkserver"}
-    with shmloader.DataLoader(dataset, on_worker_death="respawn", **options) as loader:
-        iterator = iter(loader)
-        got = first([next(iterator)])
-        iterator._workers[0].kill()
-        got += first(iterator)
-    assert got == list(range(MANY))
-    dataset.close()
-
-
-def test_a_descriptor_is_opened_as_it_was(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "read"
-    file.write_text("what a worker reads")
-    here, away = os.pipe()
-    reads, shared = os.open(file, os.O_RDONLY), os.memfd_create("test")
-    named, given = by_path([here, reads, away, shared])
-    places = Descriptors(os.getpid(), 1, named, [-1, *given])
-    assert given == [here, away] and [places[k] for k in (0, 1, 3)] == [-1, here, away]
-    again, writes = places[2], places[4]
-    assert os.read(again, 100) == b"what a worker reads"
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.write(again, b"it was not open to be written")
-    os.write(writes, b"shared")
-    assert os.pread(shared, 100, 0) == b"shared"
-    for fd in (here, reads, away, shared, again, writes):
-        os.close(fd)
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_tensor_that_is_gone_before_its_worker_opens_it(replaced: bool) -> None:
-    fd = os.memfd_create("test")
-    named, given = by_path([fd])
-    if replaced:
-        other = os.memfd_create("test")
-        os.dup2(other, fd)
-        os.close(other)
-    else:
-        os.close(fd)
-    before = descriptors()
-    why = "that descriptor's number belongs to another file now" if replaced else "No such file or directory"
-    with pytest.raises((OSError, ValueError), match=f"cannot open a tensor of the dataset, .*: {why}.*as one tensor"):
-        Descriptors(os.getpid(), 0, named, given)[0]
-    assert descriptors() == before
-    if replaced:
-        os.close(fd)
-
-
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_more_tensors_than_files_that_may_be_open(start: str) -> None:
-    ran = run_script(
-        """
-        import resource, sys
-        import torch, shmloader
-
-        class Many(torch.utils.data.Dataset):
-            def __init__(self): self.tensors = [torch.ones(1) for _ in range(400)]
-            def __len__(self): return len(self.tensors)
-            def __getitem__(self, index): return self.tensors[index]
-
-        if __name__ == "__main__":
-            resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
-            try: iter(shmloader.DataLoader(Many(), num_workers=2, multiprocessing_context="START"))
-            except RuntimeError as error: print(error)
-        """.replace("START", start)
-    )
-    assert ran.out.startswith("the dataset has more tensors than this process may open files: "), ran.out + ran.err
-    assert "The limit is 300 (ulimit -n)" in ran.out and "multiprocessing_context='fork'" in ran.out
-
-
-# ------------------------------------------------------------------------------------- tensors that only pickling makes
-
 
 SAMPLES = 6
 
@@ -167,12 +48,3 @@ def test_a_worker_that_takes_anothers_place_has_it(start: str) -> None:
         iterator._workers[0].kill()
         got += iterator
     assert [int(made) for _, made in got] == [index % 3 for index in range(SAMPLES)]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("on_death", ["raise", "respawn"])
-def test_workers_that_open_it_by_its_path_find_it(on_death: str) -> None:
-    """The fork server gives a worker some 250 descriptors."""
-    options: Any = {"num_workers": 2, "multiprocessing_context": "forkserver", "on_worker_death": on_death}
-    got = iterate(shmloader.DataLoader(Makes(tensors=300), **options))
-    assert [int(made) for _, made in got] == list(range(SAMPLES))

@@ -10,14 +10,11 @@ from typing import Any
 
 import shmloader
 from shmloader.checks import off_the_ring
-from shmloader.commands.doctor import software
-from shmloader.commands.doctor.finding import Finding, Wanted
-from shmloader.commands.numbers import bytes_of, not_negative, positive
-from shmloader.commands.show import show
+from shmloader.commands.arguments import bytes_of, not_negative, positive
+from shmloader.commands.doctor import Finding, Wanted, software
 from shmloader.system.cores import cores, ranks_here
 
 USUAL_BATCH = 256 * 3 * 224 * 224  # pictures as bytes
-STYLES = {"fine": "green", "note": "yellow", "attention": "bold red"}
 WIDTH = 13  # of the column with the subject
 
 EXIT = """exit status:
@@ -54,9 +51,7 @@ def run(given: argparse.Namespace) -> int:
         status = max(status, int(finding.level == "attention"))
         findings.append({"what": what, **finding._asdict()})
         if not given.json:
-            first, *others = lines(what, finding)
-            show(first, STYLES[finding.level], len(finding.level))
-            print(*others, sep="\n", end="\n" if others else "", flush=True)
+            print(*lines(what, finding), sep="\n", flush=True)
     if given.json:
         found = {"shmloader": shmloader.__version__, "status": status, "for": wanted._asdict(), "findings": findings}
         print(json.dumps(found, indent=1))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 import torch
 
-from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.doctor import Finding, Wanted
 from shmloader.dataloader import DataLoader
 from shmloader.ring.growth import free_in_shm, in_units
 from shmloader.ring.segment import Segment
@@ -62,9 +62,8 @@ def shm(wanted: Wanted) -> Finding:
 
 def memory(wanted: Wanted) -> Finding:
     """Whether the machine and the control group have enough memory for the rings."""
-    available, group = limits.available_memory(), limits.available_to_groups()
-    limited = ", all that the control group's limit leaves" if group is not None and group <= available else ""
-    state = f"{in_units(available)} available{limited}"
+    available = limits.available_memory()
+    state = f"{in_units(available)} available to this process and its control group"
     if wanted.ring_bytes > available:
         fit = max(0, available // wanted.ranks // (wanted.ring_bytes // (wanted.ranks * wanted.slots)))
         meaning = f"{wanted.need}. A batch that finds no memory is a MemoryError in its place"

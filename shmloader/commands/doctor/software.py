@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 from shmloader.checks import off_the_ring
-from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.doctor import Finding, Wanted
 from shmloader.device import accelerator
 from shmloader.private import of_torch
 
 DRIVER = Path("/proc/driver/nvidia/version")
 LOCKED = 1 << 20  # bytes that are page-locked as a test
+BREAK_AFTER_FORK = ("polars", "grpc", "jax")
 
 
 def torch_and_the_ring(wanted: Wanted) -> Finding:
@@ -45,11 +46,9 @@ def start_method(wanted: Wanted) -> Finding:
 
 def fork_beside_threads(wanted: Wanted) -> Finding:
     """Whether a library is installed that breaks in workers forked after its threads have started."""
-    from shmloader.system import native_threads  # here, because it reads /proc, which only Linux has
-
     if multiprocessing.get_context().get_start_method() != "fork":
         return Finding("fine", "workers are not forked, so they have none of this process's threads")
-    names = " and ".join(name for name in native_threads.BREAK_BY_NAME if importlib.util.find_spec(name) is not None)
+    names = " and ".join(name for name in BREAK_AFTER_FORK if importlib.util.find_spec(name) is not None)
     if not names:
         return Finding("fine", "none of the libraries that are known to break is installed")
     meaning = f"if the trainer has used {names}, a forked worker that uses it can hang or crash"

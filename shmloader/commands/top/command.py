@@ -9,14 +9,14 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from shmloader.commands.numbers import positive, seconds_of
+from shmloader.commands.arguments import positive, seconds_of
 
 if TYPE_CHECKING or (sys.platform == "linux" and sys.maxsize > 2**32):  # the core is not built elsewhere
-    from shmloader.commands.top.rings import Held, Key, Rings
+    from shmloader.commands.top.rings import Held, Key, Rings, stack_of
     from shmloader.commands.top.screen import picture, plain
-    from shmloader.commands.top.stacks import stack_of
     from shmloader.commands.top.view import LoaderView, Watched
 
 EXIT = """exit status:
@@ -85,7 +85,7 @@ class Top:
     """
 
     def __init__(self, rings: Rings, stacks: bool) -> None:
-        self._rings, self._asks = rings, stacks
+        self.rings, self._asks = rings, stacks
         self._held: list[Held] = []
         self._found_at = -FIND_EVERY
         self._watched: dict[Key, Watched] = {}
@@ -95,7 +95,7 @@ class Top:
         """The present state of all loaders."""
         now = time.monotonic()
         if now - self._found_at >= FIND_EVERY or any(one.ring.closed for one in self._held):
-            self._held, self._found_at = self._rings.find(), now
+            self._held, self._found_at = self.rings.find(), now
         self._watched = {one.key: self._watched.get(one.key) or Watched() for one in self._held}
         loaders: list[LoaderView] = []
         for one in self._held:
@@ -104,11 +104,6 @@ class Top:
         if self._asks:
             self._ask([lane.pid for loader in loaders for lane in loader.lanes if lane.awaited and lane.pid])
         return loaders
-
-    @property
-    def others(self) -> int:
-        """How many rings there are that another version of shmloader made."""
-        return len(self._rings.others)
 
     def _ask(self, pids: list[int]) -> None:
         now = time.monotonic()
@@ -125,14 +120,11 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
     top.look()
     time.sleep(interval)  # because rates need two looks
     loaders = top.look()
-    if top.others:
-        print(
-            f"shmloader top: {top.others} {'ring is' if top.others == 1 else 'rings are'} of another version of "
-            "shmloader and cannot be shown: use the one that the trainer runs",
-            file=sys.stderr,
-        )
+    if top.rings.others:
+        text = f"shmloader top: rings of another version of shmloader cannot be shown ({len(top.rings.others)}): "
+        print(text + "use the one that the trainer runs", file=sys.stderr)
     if as_json:
-        fields = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
+        fields = {"loaders": [asdict(loader) for loader in loaders], "stacks": top.stacks}
         print(json.dumps(fields, indent=1))
     else:
         print("\n".join(plain(loaders, top.stacks)))
@@ -140,11 +132,9 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
 
 
 def _live(top: Top, interval: float) -> int:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
-    with Live(picture([], {}, console.width), console=console, screen=True, auto_refresh=False) as live:
+    with Live(screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(top.look(), top.stacks, console.width, console.height), refresh=True)
+            live.update(picture(top.look(), top.stacks), refresh=True)
             time.sleep(interval)

@@ -5,6 +5,10 @@ NOTE [ Looking on ]
 A ring's memory has no name.  But each process that uses it has a descriptor of it, and another process of the same user
 may open that again: /proc/PID/fd/N.  It is opened for reading, and its words are mapped read-only (onlooker.pyx), so
 nothing here can change a ring.  An onlooker takes no part in the protocol: the trainer and its workers do not know it.
+
+A worker's Python stack is another matter: a signal makes the worker write it (NOTE [ Call stacks ]) into memory of
+which it holds a descriptor.  That interrupts the worker for some microseconds; system calls continue.  A worker that is
+stopped, or in the kernel, does not answer.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from shmloader.commands.top.processes import inner_pid
 from shmloader.core.onlooker import Onlooker, OtherVersion
 from shmloader.far.door import NODE, node_in
-from shmloader.system.processes import files_of, processes_of
+from shmloader.system.call_stacks import stacks_in
+from shmloader.system.processes import files_of, processes_of, status_of
 
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")
 STACKS = "/memfd:shmloader_stacks (deleted)"
@@ -129,3 +133,26 @@ def _open(path: str) -> Onlooker | None:
         return None
     finally:
         os.close(fd)
+
+
+def inner_pid(pid: int) -> int:
+    """The pid by which a process knows itself, which is another one in a container."""
+    words = status_of(pid, "NSpid").split()
+    return int(words[-1]) if words else pid
+
+
+def stack_of(pid: int) -> str:
+    """The stacks of all threads of a worker, or why there are none."""
+    opened: dict[Key, int] = {}  # the memory that it may write to, one for each ring that it was forked beside
+    try:
+        for number, target in files_of(pid).items():
+            if target == STACKS:
+                with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+                    fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+                    found = os.fstat(fd)
+                    if opened.setdefault((found.st_dev, found.st_ino), fd) != fd:
+                        os.close(fd)
+        return stacks_in(pid, list(opened.values()))
+    finally:
+        for fd in opened.values():
+            os.close(fd)

@@ -1,23 +1,18 @@
-"""How `shmloader top` prints one look, as text or in colours, and which columns a narrow terminal leaves out."""
+"""How `shmloader top` prints one look: lines, each with a style, which the live view crops at the right edge."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shmloader.commands.top.view import LaneView, LoaderView
 from shmloader.ring.growth import in_units
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
 NOTHING = "no loader of this user is iterating now"
 HEADINGS = ("worker", "pid", "does", "for", "batch", "busy", "batches/s", "memory")
-BUSY = HEADINGS.index("busy")
-LEAST = HEADINGS.index("for")  # columns that are always shown
 INPUT_BOUND = 0.1  # of the time in next(): from here on it is coloured
-BAR = 10  # characters of a share
-LINES = 4  # that a loader has at least, beside its workers' lines
-WIDE = 104  # columns of a terminal: in fewer, the bar and the memory would cut off what a worker does
 
 
 def head(loader: LoaderView) -> list[str]:
@@ -54,84 +49,45 @@ def cells(lane: LaneView) -> tuple[str, ...]:
     )
 
 
-def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
-    """Everything, as lines.
+def lines_of(loaders: list[LoaderView], stacks: dict[int, str]) -> list[tuple[str, str]]:
+    """Everything, as lines, each with rich's style of it.
 
     Args:
         loaders: The loaders.
         stacks: The stacks of workers that were asked, by their pids.
     """
     if not loaders:
-        return [NOTHING]
-    lines: list[str] = []
+        return [(NOTHING, "yellow")]
+    lines: list[tuple[str, str]] = []
     for loader in loaders:
         rows = [HEADINGS, *map(cells, loader.lanes)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += head(loader)
-        lines += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-        lines += [f"  waits for {loader.held_up}"] if loader.held_up else []
+        styles = ["bold red" if lane.stuck else "yellow" if lane.awaited else "" for lane in loader.lanes]
+        first, second = head(loader)
+        lines += [(first, "bold"), (second, "yellow" if loader.input_wait > INPUT_BOUND else "green")]
+        for row, style in zip(rows, ["dim", *styles], strict=True):
+            lines.append(("  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)), style))
+        lines += [(f"  waits for {loader.held_up}", "bold red")] if loader.held_up else []
         for lane in loader.lanes:
-            lines += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
-        lines.append("")
+            if lane.pid in stacks:
+                lines += [(f"  worker {lane.worker}:", "bold"), (printable(stacks[lane.pid]), "")]
+        lines.append(("", ""))
     return lines[:-1]
 
 
-def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, rows: int = 1 << 30) -> RenderableType:
-    """Everything, for rich.
+def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
+    """The lines without their styles."""
+    return [line for line, _ in lines_of(loaders, stacks)]
 
-    Args:
-        loaders: The loaders.
-        stacks: The stacks of workers that were asked, by their pids.
-        columns, rows: The size of the terminal.
-    """
-    from rich.console import Group
+
+def picture(loaders: list[LoaderView], stacks: dict[int, str]) -> Text:
+    """The lines for rich."""
     from rich.text import Text
 
-    if not loaders:
-        return Text(NOTHING, style="yellow")
-    parts: list[Any] = []
-    if sum(LINES + len(loader.lanes) for loader in loaders) > rows:  # rich cuts off the rest
-        workers = sum(len(loader.lanes) for loader in loaders)
-        text = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
-        parts.append(Text(text, style="bold yellow"))
-    for loader in loaders:
-        first, second = head(loader)
-        parts += [
-            Text(first, style="bold"),
-            Text(second, style="yellow" if loader.input_wait > INPUT_BOUND else "green"),
-        ]
-        parts.append(_lanes(loader, columns))
-        if loader.held_up:
-            parts.append(Text(f"  waits for {loader.held_up}", style="bold red"))
-        for lane in loader.lanes:
-            if lane.pid in stacks:
-                parts += [Text(f"  worker {lane.worker}:", style="bold"), Text(printable(stacks[lane.pid]))]
-        parts.append(Text())
-    parts.append(Text("Ctrl-C ends this; nothing that is shown is touched", style="dim"))
-    return Group(*parts)
-
-
-def _lanes(loader: LoaderView, columns: int) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    wide = columns >= WIDE
-    shown = len(HEADINGS) if wide else HEADINGS.index("memory")
-    widths = [max(map(len, column)) + 2 for column in zip(HEADINGS, *map(cells, loader.lanes), strict=True)]
-    while not wide and shown > LEAST and sum(widths[:shown]) > columns:  # otherwise rich would cut off each of them
-        shown -= 1
-    for heading in HEADINGS[:shown]:
-        table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
-    for lane in loader.lanes:
-        style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
-        text: list[Any] = list(cells(lane)[:shown])
-        filled = round(lane.busy * BAR)
-        bar = Text("█" * filled + "·" * (BAR - filled) + " " if wide else "", style=style or "green")
-        if shown > BUSY:
-            text[BUSY] = Text.assemble(bar, f"{text[BUSY]:>4}")
-        table.add_row(*text, style=style)
-    return table
+    lines = [*lines_of(loaders, stacks), ("", ""), ("Ctrl-C ends this; nothing that is shown is touched", "dim")]
+    text = Text("\n").join(Text(line, style) for line, style in lines)
+    text.no_wrap, text.overflow = True, "crop"
+    return text
 
 
 def _figure(value: float) -> str:

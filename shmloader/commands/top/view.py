@@ -5,15 +5,28 @@ It decides which worker holds up the trainer, and whether a worker is stuck.
 from __future__ import annotations
 
 import collections
-from dataclasses import asdict, dataclass
-from typing import Any
+import contextlib
+import mmap
+from dataclasses import dataclass
 
-from shmloader.commands.top.processes import STATES, resident_bytes, state_of
 from shmloader.commands.top.rings import Held
 from shmloader.core.onlooker import EntryNow, LaneNow, Totals
+from shmloader.system.processes import status_of
 
 WINDOW = 5_000_000_000  # nanoseconds over which rates are taken
 HELD_UP = 1.0  # seconds in next() after which the worker that holds the batch is shown
+
+# the letters of states, and what each means for a process that waits for this one
+STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "is in the kernel (disk, network)",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "is dead",
+    "X": "is dead",
+    "": "is gone",
+}
 
 
 @dataclass(frozen=True)
@@ -94,10 +107,6 @@ class LoaderView:
     ring_bytes: int
     held_up: str
     lanes: list[LaneView]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The loader in JSON types."""
-        return asdict(self)
 
 
 class Watched:
@@ -221,3 +230,19 @@ def _lane(
         awaited=awaited,
         node=held.nodes.get(pid, ""),
     )
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, one of STATES; empty if it is gone."""
+    return status_of(pid, "State")[:1]
+
+
+def resident_bytes(pid: int) -> int:
+    """The bytes of a process in memory, without files and shared memory.  Pages that it shares by fork count in full.
+
+    The kernel reads them off counters, so asking costs the process nothing.
+    """
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * mmap.PAGESIZE
+    return 0

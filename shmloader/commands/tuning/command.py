@@ -8,10 +8,8 @@ import sys
 import traceback
 from typing import Any
 
-from shmloader.commands.functions import function_of
-from shmloader.commands.numbers import bytes_of, positive, seconds_of, some_seconds_of
-from shmloader.commands.show import show
-from shmloader.commands.tuning.tune import PICK, tune
+from shmloader.commands.arguments import bytes_of, function_of, positive, seconds_of, some_seconds_of
+from shmloader.commands.tuning.tune import tune
 
 EXIT = """example:
   shmloader tune train:make_dataset --batch-size 64 --step-s 0.05
@@ -68,6 +66,5 @@ def run(given: argparse.Namespace) -> int:
     except Exception as error:  # of a worker: its text has the traceback
         print(f"shmloader tune: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    for line in [json.dumps(found.to_dict(), indent=1)] if given.json else str(found).splitlines():
-        show(line, "green" if line.endswith(PICK) else "", len(line))
+    print(json.dumps(found.to_dict(), indent=1) if given.json else found)
     return 0

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import numbers
+import math
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import shmloader
 from shmloader.checks import off_the_ring
-from shmloader.options import is_integer
 from shmloader.protocols.row_wise import is_row_wise
 from shmloader.resume.samplers import within
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
@@ -120,7 +118,12 @@ def tune(
         raise RuntimeError(f"tune measures loaders that ride shmloader's ring: {why}")
     from shmloader.commands.tuning import measure, search
 
-    _check(step_s, consumer, seconds, memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers, **options)
+    if step_s is not None and consumer is not None:
+        raise ValueError("step_s and consumer were both given. Each states how long a step takes. Give one of them.")
+    positive = {"seconds": seconds, "memory_bytes": memory_bytes, "ranks": ranks, "most_workers": most_workers}
+    for name, value in positive.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} should be positive and finite, but got {name}={value!r}.")
     if (options.get("far_workers") or getattr(dataset, "far_workers", None)) is not None:
         raise ValueError(
             "tune() varies the number of local workers, and does not measure far ones. Tune a loader without "
@@ -168,20 +171,6 @@ def tune(
     return Tuning(pick, rows, notes, line_of(options, pick), budget, time.monotonic() - began)
 
 
-def _check(step_s: float | None, consumer: Any, seconds: float, **given: Any) -> None:
-    if step_s is not None and consumer is not None:
-        raise ValueError("step_s and consumer were both given. Each states how long a step takes. Give one of them.")
-    if step_s is not None and not (isinstance(step_s, numbers.Real) and 0 <= step_s <= threading.TIMEOUT_MAX):
-        raise ValueError(f"step_s should be a number of seconds, 0 or more, but got step_s={step_s!r}.")
-    if consumer is not None and not callable(consumer):
-        raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
-    if not (isinstance(seconds, numbers.Real) and 0 < seconds <= threading.TIMEOUT_MAX):
-        raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}. The default is 60.")
-    for name in ("memory_bytes", "ranks", "most_workers", "num_workers", "prefetch_factor", "batch_size"):
-        if (value := given.get(name)) is not None and not (is_integer(value) and value > 0):
-            raise ValueError(f"{name} should be a positive integer, but got {name}={value!r}")
-
-
 def line_of(options: dict[str, Any], pick: Row) -> str:
     """The loader to paste, with the user's other options.  Functions and objects appear by the option's own name."""
     usual = {name: each.default for name, each in inspect.signature(shmloader.DataLoader).parameters.items()}
@@ -206,7 +195,6 @@ def notes_of(search: Search, pick: Row, is_stream: bool) -> tuple[str, ...]:
         "no more workers were allowed (most_workers), and they may help": its.num_workers >= search.most_workers > 1,
         f"{len(heavy)} settings were not measured, because the memory is {budget}, and for example {example}": heavy,
         f"there was no time for {', '.join(map(str, search.untried))}. Give tune more seconds": search.untried,
-        f"only {pick.batches} batches of the pick came. Give tune more seconds for a better figure": pick.batches < 20,
         f"measurements of the pick differ by {pick.spread:.0%}: other things ran, or samples do": pick.spread > 0.15,
         "batches come in the same order; but samples that draw random numbers draw others than in torch": (
             its.schedule == "steal" or its.chunk_size is not None
