@@ -23,7 +23,6 @@ import os
 import secrets
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -139,28 +138,14 @@ class IndexFile:
         """A column: a sequence of integers, or of bytes."""
         return self._columns[name]
 
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """A column as an array over the mapped file."""
-        return np.asarray(self._columns[name])
-
     def text(self, name: str, at: int) -> str:
         """A piece of a text.  The column `name`_ends has the ends of the pieces."""
-        return bytes(self.bytes(name, at)).decode("utf-8", "surrogateescape")
-
-    def bytes(self, name: str, at: int) -> Any:
-        """A piece of a text, as bytes in the mapped file."""
         ends = self._columns[f"{name}_ends"]
-        return self._columns[name][ends[at - 1] if at else 0 : ends[at]]
+        return str(self._columns[name][ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape")
 
     def texts(self, name: str) -> list[str]:
         """All pieces of a text."""
         return [self.text(name, at) for at in range(len(self._columns[f"{name}_ends"]))]
-
-    def has_texts(self, name: str, pieces: Sequence[Any]) -> bool:
-        """Whether a text has exactly these pieces.  That is much quicker than to make strings of them."""
-        encoded = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
-        ends = np.cumsum(list(map(len, encoded)), dtype=np.uint64)
-        return np.array_equal(self.array(f"{name}_ends"), ends) and self._columns[name] == b"".join(encoded)
 
     def place(self, name: str, number: int) -> tuple[int, int]:
         """The part in which a number lies, and its place in that part.  The words of the column are the parts' ends."""

@@ -5,7 +5,6 @@ the archive has not changed.  A missing member is an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 from shmloader.storage.decoders import Decode, decoder_of
 from shmloader.storage.index_file import IndexFile
-from shmloader.storage.listing import Parts
 from shmloader.storage.local_files import LocalFiles, changed, gone, short
 from shmloader.storage.names import is_remote
 from shmloader.storage.read_ahead import ReadAhead
@@ -33,7 +31,6 @@ class Member(NamedTuple):
     called: str  # its name in a sample
     place: int
     size: int
-    parts: Parts | None  # the pieces of a sparse member; None: it is not sparse
 
 
 class _Reads(NamedTuple):
@@ -74,8 +71,6 @@ class Tars:
         self._members, self._places = index["sample_members"], index["member_place"]
         self._sizes, self._kinds = index["member_size"], index["member_kind"]
         self._names: dict[int, str] = {}  # extensions seen so far, by their numbers
-        sparse = index["sparse"]
-        self._sparse: dict[str, Parts] = json.loads(bytes(sparse)) if len(sparse) else {}
         # For each remote shard that this process reads: a future with its info, or True once it agreed with the index.
         self._looked_at = OfThisProcess(dict)
 
@@ -120,7 +115,7 @@ class Tars:
                 members = self._wanted(index, wanted)
             except KeyError:
                 continue  # __getitem__ raises the error
-            size = sum(map(_stored, members))
+            size = sum(member.size for member in members)
             if is_remote(url):
                 reads.append((index, size, partial(self._begin, shard, url, members)))
             elif (left := left - size) >= 0:
@@ -141,8 +136,7 @@ class Tars:
                 name = self.index.text("extension", kind)
                 if len(self._names) < 1024:  # a shard may give each member an extension of its own
                     self._names[kind] = name
-            parts = self._sparse.get(str(at)) if self._sparse else None
-            found.append(Member(name, name, self._places[at], self._sizes[at], parts))
+            found.append(Member(name, name, self._places[at], self._sizes[at]))
         return found
 
     def _wanted(self, index: int, wanted: Sequence[Column] | None) -> list[Member]:
@@ -169,11 +163,8 @@ class Tars:
         url = self._shards[shard]
         if is_remote(url):
             return self._from_remote(index, shard, url, members)
-        stamp, found = self.index.text("stamp", shard), []
-        for member in members:
-            data = self._local.read(url, member.place, _stored(member), stamp)
-            found.append(data if member.parts is None else _spread(data, member))
-        return found
+        stamp = self.index.text("stamp", shard)
+        return [self._local.read(url, member.place, member.size, stamp) for member in members]
 
     def _decoded(self, index: int, member: Member, decode: Decode, data: bytes) -> Any:
         try:
@@ -237,37 +228,21 @@ class Tars:
             raise
         found = []
         for member in members:
-            stored = _stored(member)
             begin, end, data = next((run for run in runs if run[0] <= member.place < run[1]), (0, 0, b""))
-            if member.place != begin or stored != end - begin:
-                data = data[member.place - begin : member.place - begin + stored]
-            found.append(data if member.parts is None else _spread(data, member))
+            if member.place != begin or member.size != end - begin:
+                data = data[member.place - begin : member.place - begin + member.size]
+            found.append(data)
         return found
-
-
-def _stored(member: Member) -> int:
-    """The bytes that a member takes in the archive."""
-    return member.size if member.parts is None else sum(count for _, count in member.parts)
 
 
 def _runs(members: Sequence[Member]) -> list[tuple[int, int]]:
     """The parts of the archive to read for these members: begin and end of each request."""
     runs: list[tuple[int, int]] = []
     for member in sorted(members, key=lambda member: member.place):
-        stored = _stored(member)
-        if not stored:
+        if not member.size:
             continue
         if runs and member.place - runs[-1][1] <= _GAP:
-            runs[-1] = runs[-1][0], max(runs[-1][1], member.place + stored)
+            runs[-1] = runs[-1][0], max(runs[-1][1], member.place + member.size)
         else:
-            runs.append((member.place, member.place + stored))
+            runs.append((member.place, member.place + member.size))
     return runs
-
-
-def _spread(packed: bytes, member: Member) -> bytes:
-    """The bytes of a sparse member, with its holes filled by zeros."""
-    whole, at = bytearray(member.size), 0
-    for begin, count in member.parts or ():
-        whole[begin : begin + count] = packed[at : at + count]
-        at += count
-    return bytes(whole)

@@ -154,11 +154,10 @@ def test_an_index_within_a_running_event_loop(remote: str) -> None:
 
 @pytest.mark.parametrize("step", [1 << 10, 1 << 16])
 def test_an_index_read_in_steps(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    from shmloader.storage import tar_listing
+    from shmloader.storage import make_index
 
     write(tmp_path / "1.tar", [("big.bin", bytes(300_000)), ("big.cls", b"1"), *photographs(5), ("last.bin", b"")])
-    monkeypatch.setattr(tar_listing, "_FIRST", step)
-    monkeypatch.setattr(tar_listing, "_STEP", 4 * step)
+    monkeypatch.setattr(make_index, "_REMOTE_READS", (step, 4 * step))
     dataset = shmloader.Shards(remote)
     assert [without_url(dataset[at]) for at in range(len(dataset))] == expected(tmp_path)
 
