@@ -9,7 +9,6 @@ bytes of the payload.  So nothing is pickled that is not pickled for a local wor
 from __future__ import annotations
 
 import array
-import json
 import struct
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ class Answer(NamedTuple):
     sequence: int  # of the batch; of a BEAT: of the one that is being made
     used: int  # bytes of the payload, which come last
     words: int  # bytes of the description of the leaves
-    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes about the machine
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the machine's name
     objects_at: int
     objects_size: int
     report: int  # bytes of the report on bad samples
@@ -84,22 +83,6 @@ def unpack_task(kind: int, data: bytes) -> Any:
         raise Garbage(f"a task of kind {kind} with {len(data)} bytes")
     numbers = list(numpy.frombuffer(data, numpy.int64)) if is_numpys else array.array("q", data).tolist()
     return numbers[0] if is_one else numbers
-
-
-def read_about(data: bytes) -> tuple[str, dict[str, str]]:
-    """What comes with READY: the name of the far worker's machine, and its facts.
-
-    Raises:
-        Garbage: It is something else.
-    """
-    try:
-        about = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Garbage(f"facts that are no JSON ({error})") from None
-    node, facts = (about.get("node"), about.get("facts")) if isinstance(about, dict) else (None, None)
-    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in (node, *facts.values())):
-        raise Garbage(f"facts that are no names and texts, in {len(data)} bytes")
-    return str(node), facts
 
 
 def check(answer: Answer, sequence: int, room: int) -> None:

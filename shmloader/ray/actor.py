@@ -6,9 +6,9 @@ from typing import Any
 
 import ray
 
-from shmloader.far.facts import facts
-from shmloader.far.maker import end_process, serve
+from shmloader.far.maker import serve
 from shmloader.far_workers import Ticket
+from shmloader.ray.workers import facts
 
 
 class FarWorker:
@@ -29,4 +29,4 @@ class FarWorker:
         """
         (reference,) = parcel
         node = ray.util.get_node_ip_address()
-        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, facts(), end_process, node)
+        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, node)

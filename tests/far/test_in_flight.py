@@ -29,7 +29,7 @@ from shmloader.far.link import Link
 
 @pytest.fixture
 def door() -> Iterator[Door]:
-    made = Door("127.0.0.1", 3, 4, SECRET, 60.0, None)
+    made = Door("127.0.0.1", 3, 4, SECRET, 60.0)
     yield made
     made.close()
     made.close_note()
