@@ -51,8 +51,8 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve, until a signal ends it."""
-    from shmloader.readers.servable import check_servable
     from shmloader.readers.server import serve
+    from shmloader.readers.taken import check_servable
 
     try:
         make = function_of(given.loader)

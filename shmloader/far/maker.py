@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -36,7 +37,6 @@ from shmloader.far.frames import (
     Ask,
     Garbage,
     beat,
-    unpack_task,
 )
 from shmloader.far.link import GREETING, NONCE, PROOF, Gone, Link, far_proof, is_proof, near_proof, nonce
 from shmloader.far_workers import Ticket
@@ -296,7 +296,7 @@ def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, node: str)
             if ask.task > LONGEST_WORDS or ask.states > LONGEST_STATES:
                 raise Garbage(f"a request with a task of {ask.task} bytes and states of {ask.states}")
             voice.begins(ask.sequence)
-            task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
+            task = pickle.loads(link.receive(ask.task))
             voice.send(maker.make(ask, task, bytes(link.receive(ask.states))))
             if maker.is_kept:
                 voice.wait()

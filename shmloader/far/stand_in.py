@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import pickle
 import struct
 from collections import deque
 from itertools import islice
@@ -72,7 +73,6 @@ from shmloader.far.frames import (
     Ask,
     Garbage,
     check,
-    pack_task,
 )
 from shmloader.far.link import Gone, Leave, Link
 from shmloader.private import of_torch
@@ -196,7 +196,7 @@ class _StandIn:
     def _request(self, written: Any) -> list[bytes]:
         """What asks the far worker for what was claimed."""
         ring = self._ring
-        kind, task = pack_task(written)
+        task = pickle.dumps(written, pickle.HIGHEST_PROTOCOL)
         states = b""
         if self._taking_over:
             self._taking_over = False
@@ -204,7 +204,7 @@ class _StandIn:
         dataset_epoch = ring.dataset_epoch
         epoch = NO_EPOCH if dataset_epoch is None else dataset_epoch
         ask = Ask(
-            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, kind, len(task), len(states), self._remembers,
+            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, len(task), len(states), self._remembers,
         )  # fmt: skip
         return [ASK.pack(*ask), task, states]
 

@@ -37,6 +37,29 @@ def _ray() -> Any:
     return ray
 
 
+class FarWorker:
+    """The process of an actor: it makes batches for one iterator after another."""
+
+    def about(self) -> tuple[str, dict[str, str]]:
+        """The node where it runs, and what its libraries are."""
+        return _ray().util.get_node_ip_address(), facts()
+
+    def work(self, ticket: Ticket, parcel: list[Any], others: dict[str, Any]) -> None:
+        """Make batches for an iterator until that is closed.
+
+        Args:
+            ticket: Where its stand-in is.
+            parcel: A list with a reference to the pickled dataset and functions.  Ray would fetch a plain reference
+                first, and keep the value until this returns.
+            others: The other arguments.
+        """
+        from shmloader.far.maker import serve
+
+        ray, (reference,) = _ray(), parcel
+        node = ray.util.get_node_ip_address()
+        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, node)
+
+
 class _Actor:
     """An actor, and a reference to what its last work returned, which is there when that has ended."""
 
@@ -152,8 +175,6 @@ class Workers(FarWorkers, ClosedByWith):
         return _Session(self, actors)
 
     def _make(self) -> list[_Actor]:
-        from shmloader.ray.actor import FarWorker
-
         ray = _ray()
         options = {
             "num_cpus": self.num_cpus,

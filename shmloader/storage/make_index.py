@@ -28,7 +28,7 @@ from shmloader.storage.tar_listing import list_tar
 
 __all__ = ["Wanted", "find_or_make", "local_stamp"]
 
-_VERSION = "1"  # of the listings; with another number, every index is made again
+_VERSION = "2"  # of the listings; with another number, every index is made again
 _THREADS_HERE, _THREADS_FAR = 8, 32  # that list shards, local ones and remote ones
 _LOCAL_READS = 1 << 12, 1 << 18  # see Source
 _REMOTE_READS = 1 << 16, 4 << 20

@@ -10,7 +10,6 @@ import socket
 import threading
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from pretended import PLAN
@@ -24,30 +23,10 @@ from shmloader.far.frames import (
     Garbage,
     beat,
     check,
-    pack_task,
-    unpack_task,
 )
 from shmloader.far.link import Link
 from shmloader.far.stand_in import _StandIn
 from shmloader.ray.workers import differences, facts
-
-
-@pytest.mark.parametrize(
-    "task", [5, -1, [], [3, 1, 2], pickle.dumps("a key"), numpy.int64(-5), list(numpy.array([3, -(1 << 63)]))], ids=repr
-)
-def test_tasks_arrive_as_they_were(task: Any) -> None:
-    got = unpack_task(*pack_task(task))
-    assert got == task and type(got) is type(task)
-    if isinstance(task, list):
-        assert list(map(type, got)) == list(map(type, task))
-
-
-@pytest.mark.parametrize(
-    ("kind", "data"), [(1, b""), (1, b"x" * 16), (2, b"x" * 7), (9, b""), (4, b"x" * 16), (4, b""), (5, b"x" * 9)]
-)
-def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
-    with pytest.raises(Garbage):
-        unpack_task(kind, data)
 
 
 def test_a_beat_is_a_head_alone() -> None:
