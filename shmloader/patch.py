@@ -45,7 +45,6 @@ from shmloader.checks import off_the_ring, read_elsewhere
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, RefusedOption
 from shmloader.private import replaced
-from shmloader.ray import patched
 from shmloader.system.user_line import warn_once
 
 _TorchLoader: Any = torch.utils.data.DataLoader
@@ -85,7 +84,6 @@ class Patch:
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
                 read_elsewhere.listen(_serves_torchs_iterator)
-            patched.cover()
         self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
@@ -100,7 +98,6 @@ class Patch:
                 init, ours = _inits
                 _inits.clear()
                 read_elsewhere.unlisten(_serves_torchs_iterator)
-                patched.uncover()
                 if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init
 

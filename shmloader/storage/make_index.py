@@ -250,7 +250,7 @@ def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
 
 
 @contextlib.contextmanager
-def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
+def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], object]]:
     """A progress bar over shards, if stderr is a terminal and the work takes more than a second."""
     if not wanted or not sys.stderr.isatty():
         yield lambda: None
@@ -262,4 +262,4 @@ def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     with tqdm(total=shards, desc="indexing", unit=" shards", leave=False, delay=1) as bar:
-        yield lambda: (bar.update(), None)[1]
+        yield bar.update
