@@ -110,9 +110,9 @@ class Shards(Dataset[Any]):
         path = None if index is None else local_path(os.fspath(index))
         self._which = Wanted(self.urls, self._kind, path, options, progress)
         self._cache_bytes = cache_bytes
-        self._local = LocalFiles(open_files)
+        self._local = OfThisProcess(partial(LocalFiles, open_files))
         self._remote = OfThisProcess(partial(RemoteFiles, options))
-        self._ahead = ReadAhead(prefetch_bytes)
+        self._ahead = OfThisProcess(partial(ReadAhead, prefetch_bytes))
         self._read_by: Tars | Tables | None = None  # once there is an index
         self._known: tuple[str, str] | None = None  # path and sum of the index in the process that pickled this object
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from shmloader.storage.decoders import Decode, decoder_of
 from shmloader.storage.index_file import IndexFile
-from shmloader.storage.local_files import LocalFiles, changed, gone, short
+from shmloader.storage.local_files import changed, gone, short
 from shmloader.storage.names import is_remote
-from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.remote import OfThisProcess, RemoteFiles, stamp_of
 
 __all__ = ["Column", "Tars"]
@@ -57,9 +56,9 @@ class Tars:
         self,
         shards: Sequence[str],
         index: IndexFile,
-        local: LocalFiles,
+        local: OfThisProcess,
         remote: OfThisProcess,
-        ahead: ReadAhead,
+        ahead: OfThisProcess,
         decode: bool | Mapping[str, Decode | None],
     ) -> None:
         self._shards = shards
@@ -107,7 +106,7 @@ class Tars:
 
     def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
         """Begin to read samples that will be needed; see ReadAhead."""
-        reads, left = [], self._ahead.most
+        reads, left = [], self._ahead().most
         for index in indices:
             shard = self.place(index)
             url = self._shards[shard]
@@ -121,9 +120,9 @@ class Tars:
             elif (left := left - size) >= 0:
                 stamp = self.index.text("stamp", shard)
                 for begin, end in _runs(members):
-                    self._local.advise(url, begin, end - begin, stamp)
+                    self._local().advise(url, begin, end - begin, stamp)
         if reads:
-            self._ahead.announce(reads)
+            self._ahead().announce(reads)
 
     # ------------------------------------------------------------------------------------------------ where members lie
 
@@ -164,7 +163,8 @@ class Tars:
         if is_remote(url):
             return self._from_remote(index, shard, url, members)
         stamp = self.index.text("stamp", shard)
-        return [self._local.read(url, member.place, member.size, stamp) for member in members]
+        read = self._local().read
+        return [read(url, member.place, member.size, stamp) for member in members]
 
     def _decoded(self, index: int, member: Member, decode: Decode, data: bytes) -> Any:
         try:
@@ -179,7 +179,7 @@ class Tars:
     # --------------------------------------------------------------------------------------------------- remote shards
 
     def _from_remote(self, index: int, shard: int, url: str, members: list[Member]) -> list[Any]:
-        reads = self._ahead.take(index)
+        reads = self._ahead().take(index)
         if reads is not None:
             try:
                 return self._arrived(reads, shard, url, members)
