@@ -249,7 +249,6 @@ class DoubleGpu:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the "device": memory that is filled when the copy's turn comes."""
-        tensor = tensor.contiguous()  # as torch makes it first, in its own memory
         copied = torch.full_like(tensor, -1 if tensor.is_signed() else 77, memory_format=torch.contiguous_format)
         source, size, to = tensor.data_ptr(), tensor.nbytes, copied.data_ptr()
         registered = self._range(source, size)

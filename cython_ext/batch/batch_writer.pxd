@@ -15,6 +15,7 @@ cdef class Block:                       # the memory of leaves that overlap: NOT
     cdef readonly list leaves           # their numbers
     cdef Py_ssize_t at                  # the offset in the payload; -1: it is not there yet
 
+cpdef list blocks(list tensors)
 cdef list place_all(WorkerSide ring, list leaves, list buffers, list words)
 cdef int about_to_write(WorkerSide ring, Py_ssize_t at, Py_ssize_t bytes) except -1
 cdef int copy_in(WorkerSide ring, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1

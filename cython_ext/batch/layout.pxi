@@ -118,6 +118,26 @@ cdef int settle(list cluster, list leaves, elements *of, list found) except -1:
     return 0
 
 
+cpdef list blocks(list tensors):
+    """The blocks of those of these tensors that would travel as one; none of others than plain ones without grad."""
+    cdef Py_ssize_t k, count = len(tensors)
+    cdef elements *of = <elements *>malloc(max(count, 1) * sizeof(elements))
+    if of == NULL:
+        raise MemoryError
+    try:
+        for k in range(count):
+            tensor = tensors[k]
+            if type(tensor) is Tensor and is_dense(tensor) and not tensor.requires_grad:
+                look_at(tensor, &of[k])
+            else:
+                of[k].span = 0
+        if not any_overlap(of, count):
+            return []
+        return [block for k, block in enumerate(blocks_of(tensors, of)) if block and k == block.leaves[0]]
+    finally:
+        free(of)
+
+
 cdef list place_all(WorkerSide ring, list leaves, list buffers, list words):
     """Put leaves, and the tensors among pickle's buffers, into the payload.
 

@@ -24,6 +24,7 @@ from shmloader.batch.replace_tensors import replaced, tensors_of
 from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator
 from shmloader.device.prefetch_thread import Stage
+from shmloader.device.views import copies
 from shmloader.options import Options
 from shmloader.statistics.account import figures_of
 
@@ -66,7 +67,7 @@ class ToDevice(Stage):
             if timed and self._last is not None:
                 accelerator.wait(self._last)
             began = time.monotonic_ns()
-            copied = replaced(batch, accelerator.copy, accelerator.to)
+            copied = replaced(batch, copies(batch, accelerator.copy), accelerator.to)
             event = accelerator.mark()
             if timed and figures is not None:
                 accelerator.wait(event)

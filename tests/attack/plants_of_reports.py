@@ -154,6 +154,11 @@ OF_BATCHES = (
         attack=True,
     ),
     Plant(
+        fault="views are copied to a device in full, each apart",
+        edits=(("shmloader/device/views.py", '    if sys.platform != "linux":', "    if True:"),),
+        tests=("tests/device/test_device.py::test_views_are_copied_as_one_block",),
+    ),
+    Plant(
         fault="labels that a loop keeps hold their slots, so that the trainer copies whole batches",
         edits=(
             (

@@ -99,13 +99,19 @@ class Shared(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_tensors_that_share_memory_are_copied_each(gpu: Any, num_workers: int) -> None:
+def test_views_are_copied_as_one_block(gpu: Any, num_workers: int) -> None:
     double = gpu(lag=3)
     got = []
     for batch in on_device_loader(Shared(), num_workers=num_workers):
         double.synchronize()
         got.append(batch)
     assert_same(got, [Shared()[k] for k in range(12)])
+    for part, whole, mask, other, (column,) in got:
+        start = whole.untyped_storage().data_ptr()
+        assert all(view.untyped_storage().data_ptr() == start for view in (part, mask, column))
+        assert mask.stride() == (0, 0, 1) and whole.untyped_storage().nbytes() <= 8064 and other.storage_offset() == 0
+        column.fill_(77)
+        assert whole[:, 3].tolist() == [77.0] * 40 and mask[5, 1, 3] == 77
 
 
 def test_the_consumers_stream_waits_and_not_the_consumer(gpu: Any) -> None:
