@@ -46,13 +46,11 @@ class FarWorkers(ABC):
     Attributes:
         num: How many there are.
         heartbeat: How many seconds a far worker that makes a batch may give no sign of life.
-        libraries: What happens if its libraries differ from the trainer's: "warn" or "raise".
         in_flight: How many batches a far worker is asked for at once.
     """
 
     num: int
     heartbeat: float
-    libraries: str
     in_flight: int = 2
 
     @abstractmethod

@@ -43,7 +43,6 @@ from shmloader.checks import off_the_ring, read_elsewhere
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, RefusedOption
 from shmloader.private import replaced
-from shmloader.ray import patched
 from shmloader.system.user_line import warn_once
 
 _TorchLoader: Any = torch.utils.data.DataLoader
@@ -75,7 +74,6 @@ class Patch:
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
                 read_elsewhere.listen(_serves_torchs_iterator)
-            patched.cover()
 
     def undo(self) -> None:
         """Have these names build torch's loaders again, once all other patches that cover them are undone too.
@@ -88,7 +86,6 @@ class Patch:
                 init, ours = _inits
                 _inits.clear()
                 read_elsewhere.unlisten(_serves_torchs_iterator)
-                patched.uncover()
                 if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init
 

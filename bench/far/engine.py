@@ -7,13 +7,12 @@ import pickle
 from typing import Any
 
 from bench.far.delay import between
-from shmloader.far.facts import facts
-from shmloader.far.maker import end_process, serve
+from shmloader.far.maker import serve
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 
 
 def _work(ticket: Ticket, pickled: bytes) -> None:
-    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process)
+    serve(ticket, lambda: pickle.loads(pickled), "here")
 
 
 class Nearby(FarWorkers):
@@ -25,7 +24,7 @@ class Nearby(FarWorkers):
         in_flight: How many batches each is asked for at once.
     """
 
-    heartbeat, libraries = 60.0, "warn"
+    heartbeat = 60.0
 
     def __init__(self, num: int, delay: float | None = None, in_flight: int = 2) -> None:
         self.num = num

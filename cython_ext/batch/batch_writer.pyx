@@ -10,9 +10,8 @@ if sizes do.  Objects are pickled, with a table of offsets and sizes for the pic
 `allocate` in ring/worker.pyx aligns leaves to ALIGN bytes, except in a block of views.  If the batch does not fit into
 the slot, commit() in ring/growth.py makes the slot larger, or raises.
 
-note() in layout.pxi writes the meta of a leaf.  `worked_out` in recipe.pxi and `_walk` in far/layout.py read it.  If it
-changes, RING_VERSION in atomics.h and the version in far/proof.py go up, because a reader or a far worker may run
-another shmloader.
+note() in layout.pxi writes the meta of a leaf.  `worked_out` in recipe.pxi reads it.  If it changes, RING_VERSION in
+atomics.h and the version in far/link.py go up, because a reader or a far worker may run another shmloader.
 
 Columns come by way of worker/collate.py, also from a user's collate function that calls default_collate.  If stack()
 returns None, torch's own code collates the column, and write() copies it into the slot.

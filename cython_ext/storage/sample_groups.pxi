@@ -5,17 +5,12 @@ Consecutive members with one key are a sample.  Members without a key, and WebDa
 sample.
 """
 
-import re
-
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
-SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")      # WebDataset's
 
-
-cdef bint split(const uint8_t *name, Py_ssize_t size, Py_ssize_t *key, Py_ssize_t *rest) noexcept:
-    """Find where a member's key ends and its extension begins, as SPLIT does; false if it has no key."""
+cdef bint split(const uint8_t *name, Py_ssize_t size, Py_ssize_t *key) noexcept:
+    """Find where a member's key ends, as WebDataset does: ^((?:.*/|)[^.]+)[.]([^/]*)$; false if it has no key."""
     cdef Py_ssize_t base = size, folder, dot
     while base and name[base - 1] != c"/":
         base -= 1
@@ -32,7 +27,7 @@ cdef bint split(const uint8_t *name, Py_ssize_t size, Py_ssize_t *key, Py_ssize_
             folder -= 1
         if memchr(name + folder, c".", base - folder) != NULL:
             return False
-    key[0], rest[0] = dot, dot + 1
+    key[0] = dot
     return True
 
 
@@ -43,94 +38,64 @@ cdef bint is_meta(const uint8_t *name, Py_ssize_t size) noexcept:
     return (end >= 4 and name[0] == c"_" and name[1] == c"_" and name[end - 2] == c"_" and name[end - 1] == c"_")
 
 
-cdef bytes lower(const uint8_t *text, Py_ssize_t size):
-    cdef bytes made = PyBytes_FromStringAndSize(<const char *>text, size)
-    cdef Py_ssize_t k
-    cdef bint is_low = True
-    for k in range(size):
-        if text[k] >= 0x80:
-            return made.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
-        if c"A" <= text[k] <= c"Z":
-            is_low = False
-    return made if is_low else made.lower()
-
-
-def group(bytes names, bytes all_ends not None, bytes all_places not None, bytes all_sizes not None):
+def group(bytes names, bytes listed not None):
     """Group consecutive members with one key into samples, as WebDataset does.
 
     Args:
         names: the names of all members, joined.
-        all_ends: where each name ends, as words of 64 bits.
-        all_places, all_sizes: of each member, as such words.
+        listed: for each member three words of 64 bits: where its name ends, its place, its size.
 
     Returns:
         the keys of all samples, joined, and where each ends;
         for each sample, how many members it and all samples before it have;
-        for each member of a sample, its number, its place, its size, and the number of its extension (32 bits);
+        for each member of a sample, its place, its size, and the number of its extension (32 bits);
         the extensions.  Numbers are words of 64 bits, as bytearrays.
 
     Raises:
         KeyError: a sample has an extension twice; with the member's name.
     """
     cdef const uint8_t *text = names
-    cdef const uint64_t *ends = <const uint64_t *><const char *>all_ends
-    cdef const uint64_t *places = <const uint64_t *><const char *>all_places
-    cdef const uint64_t *sizes = <const uint64_t *><const char *>all_sizes
-    cdef Py_ssize_t count = len(all_ends) // 8, at, begin = 0, end, key = 0, rest = 0, own_key = -1, own_size = 0
-    cdef Py_ssize_t samples = 0, members = 0
+    cdef const member *members = <const member *><const char *>listed
+    cdef Py_ssize_t count = len(listed) // sizeof(member), at, begin = 0, end, key = 0, own_key = -1, own_size = 0
+    cdef Py_ssize_t samples = 0, kept = 0
     cdef bytearray key_text = bytearray()
     cdef bytearray key_ends = bytearray(8 * count), sample_ends = bytearray(8 * count)
-    cdef bytearray which = bytearray(8 * count), kept_places = bytearray(8 * count), kept_sizes = bytearray(8 * count)
-    cdef bytearray kinds = bytearray(4 * count)
+    cdef bytearray places = bytearray(8 * count), sizes = bytearray(8 * count), kinds = bytearray(4 * count)
     cdef uint64_t *key_end = <uint64_t *><char *>key_ends
     cdef uint64_t *sample_end = <uint64_t *><char *>sample_ends
-    cdef uint64_t *member = <uint64_t *><char *>which
-    cdef uint64_t *place = <uint64_t *><char *>kept_places
-    cdef uint64_t *size = <uint64_t *><char *>kept_sizes
+    cdef uint64_t *place = <uint64_t *><char *>places
+    cdef uint64_t *size = <uint64_t *><char *>sizes
     cdef uint32_t *kind = <uint32_t *><char *>kinds
-    cdef dict numbers = {}
+    cdef dict numbers = {}      # of extensions as they are written
+    cdef dict extensions = {}   # in lower case
     cdef list last = []         # for each extension, the last sample that has it
-    cdef bytes extension
+    cdef bytes written
     cdef uint32_t number
-    if len(all_places) < 8 * count or len(all_sizes) < 8 * count:
-        raise ValueError(f"{count} members, and not a place and a size for each")
     for at in range(count):
-        end = ends[at]
-        if begin > end or end > len(names):
-            raise ValueError("names end before they begin")
-        if not is_meta(text + begin, end - begin):
-            if memchr(text + begin, c"\n", end - begin) != NULL:
-                found = SPLIT.match(names[begin:end].decode("utf-8", "surrogateescape"))
-                is_one = found is not None
-                if is_one:
-                    key = len(found[1].encode("utf-8", "surrogateescape"))
-                    rest = key + 1
-            else:
-                is_one = split(text + begin, end - begin, &key, &rest)
-            if is_one:
-                extension = lower(text + begin + rest, end - begin - rest)
-                if own_key < 0 or key != own_size or memcmp(text + own_key, text + begin, key) != 0:
-                    if samples:
-                        sample_end[samples - 1] = members
-                    own_key, own_size = begin, key
-                    key_text += names[begin:begin + key]
-                    key_end[samples] = len(key_text)
-                    samples += 1
-                found = numbers.get(extension)
-                if found is None:
-                    found = numbers[extension] = len(last)
-                    last.append(-1)
-                number = found
-                if last[number] == samples or extension == b"__key__" or extension == b"__url__":
-                    raise KeyError(names[begin:end].decode("utf-8", "surrogateescape"))
-                last[number] = samples
-                member[members], place[members], size[members] = at, places[at], sizes[at]
-                kind[members] = number
-                members += 1
+        end = members[at].name_end
+        if not is_meta(text + begin, end - begin) and split(text + begin, end - begin, &key):
+            written = names[begin + key + 1:end]
+            found = numbers.get(written)
+            if found is None:
+                extension = written.decode("utf-8", "surrogateescape").lower().encode("utf-8", "surrogateescape")
+                found = numbers[written] = extensions.setdefault(extension, len(extensions))
+                if found == len(last):
+                    # WebDataset's own names in a sample are taken
+                    last.append(1 << 62 if extension in (b"__key__", b"__url__") else -1)
+            number = found
+            if own_key < 0 or key != own_size or memcmp(text + own_key, text + begin, key) != 0:
+                own_key, own_size = begin, key
+                key_text += names[begin:begin + key]
+                key_end[samples] = len(key_text)
+                samples += 1
+            if last[number] >= samples:
+                raise KeyError(names[begin:end].decode("utf-8", "surrogateescape"))
+            last[number] = samples
+            place[kept], size[kept], kind[kept] = members[at].place, members[at].size, number
+            kept += 1
+            sample_end[samples - 1] = kept
         begin = end
-    if samples:
-        sample_end[samples - 1] = members
-    for cut, length in ((key_ends, 8 * samples), (sample_ends, 8 * samples), (which, 8 * members),
-                        (kept_places, 8 * members), (kept_sizes, 8 * members), (kinds, 4 * members)):
+    for cut, length in ((key_ends, 8 * samples), (sample_ends, 8 * samples), (places, 8 * kept), (sizes, 8 * kept),
+                        (kinds, 4 * kept)):
         del cut[length:]
-    return bytes(key_text), key_ends, sample_ends, which, kept_places, kept_sizes, kinds, list(numbers)
+    return bytes(key_text), key_ends, sample_ends, places, sizes, kinds, list(extensions)

@@ -8,28 +8,21 @@ headers.  So this module reads plain headers in C, and stops at the first one th
 shard from its beginning (shmloader/storage/tar_listing.py).
 
 A header is plain if it is that of a member, a link or a folder in the old format, the ustar format or the GNU format,
-with a size in octal or in base 256.  The header of a long name is plain, too (GNU or pax), and so are pax records that
-change neither the bytes nor the character set.  All other headers are odd: those of sparse members, sizes that are no
-numbers, wrong checksums, two long names for one member.
+with a size in octal or in base 256.  The header of a long name is plain, too (GNU or pax), and so are pax records of
+one member that change neither its bytes nor the character set.  All other headers are odd: those of sparse members,
+pax records for all members, sizes that are no numbers, wrong checksums, two long names for one member.
 
 This module and tarfile must find the same members.  tests/storage/test_tar_members.py compares them.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy
-
-cdef extern from "unistd.h" nogil:
-    ssize_t pread(int file, void *to, size_t size, int64_t place)
 
 cdef enum:
     BLOCK = 512
-    SMALL = 4096            # bytes of a read: the headers of a picture's label and of the next picture
-    LARGE = 65536           # where members are small
     LONGEST = 1 << 20       # bytes of a long name, or of pax records
-    A_TURN = 100_000        # members after which Python looks for signals
 
 # Why the reading of a part of an archive has stopped.
 cdef enum Reading:
@@ -37,6 +30,11 @@ cdef enum Reading:
     END = 1         # a block of zeros
     ODD = 2         # a header that is not plain
     MEMORY = 3
+
+cdef struct member:
+    uint64_t name_end       # of its name, in the names of all members
+    uint64_t place
+    uint64_t size
 
 
 class NotPlain(ValueError):
@@ -72,23 +70,15 @@ cdef inline size_t text_in(const uint8_t *field, size_t size) noexcept nogil:
 
 
 cdef inline bint has_checksum(const uint8_t *header) noexcept nogil:
-    """Whether a header's checksum is right, over bytes with or without signs."""
+    """Whether a header's checksum is right."""
     cdef uint32_t total = 0     # over all bytes at once, which the compiler does in vectors
-    cdef int64_t signed_total = 0
     cdef uint64_t status
     cdef int k
     for k in range(BLOCK):
         total += header[k]
     for k in range(148, 156):       # the checksum itself counts as spaces
         total -= header[k]
-    if not is_octal(header + 148, 8, &status):
-        return False
-    if status == total + 8 * 0x20:
-        return True
-    for k in range(BLOCK):
-        if not 148 <= k < 156:
-            signed_total += <signed char>header[k]
-    return <int64_t>status == signed_total + 8 * 0x20
+    return is_octal(header + 148, 8, &status) and status == total + 8 * 0x20
 
 
 cdef inline bint is_zero(const uint8_t *header) noexcept nogil:
@@ -111,10 +101,8 @@ cdef class TarMembers:
     cdef readonly uint64_t count, at, needed
     cdef readonly bint ended
     cdef uint64_t room, text_size, text_room
-    cdef uint64_t *places
-    cdef uint64_t *sizes
-    cdef uint64_t *ends         # of each name in the text
-    cdef uint8_t *text
+    cdef member *members
+    cdef uint8_t *text          # their names
     cdef bint is_named, is_sized, is_after_special
     cdef uint64_t given_size    # by pax
     cdef uint8_t *given_name
@@ -124,68 +112,35 @@ cdef class TarMembers:
         self.needed = BLOCK
 
     def __dealloc__(self):
-        free(self.places)
-        free(self.sizes)
-        free(self.ends)
+        free(self.members)
         free(self.text)
         free(self.given_name)
 
-    def scan(self, int file) -> bool:
-        """Read the next 100,000 members or so of a file.
+    def feed(self, bytes data not None, uint64_t place) -> bool:
+        """Read a part of an archive.
 
         Args:
-            file: a descriptor; its position is not used.
+            data: the part.
+            place: where it begins, which is `at` or before.
 
         Returns:
             Whether there is more to read.
 
         Raises:
-            OSError: it cannot be read.
             NotPlain: a header is not plain; see NOTE [ Plain tars ].
-            EOFError: the file ends inside a header.
         """
-        cdef uint64_t until = self.count + A_TURN, before
-        cdef size_t room = LARGE, wanted = SMALL
-        cdef ssize_t got = 0
-        cdef int status = MORE, why = 0
-        cdef uint8_t *buffer = <uint8_t *>malloc(room)
-        if buffer == NULL:
-            raise MemoryError
-        try:
-            with nogil:
-                while status == MORE and self.count < until:
-                    if self.needed > room:
-                        free(buffer)
-                        room = self.needed
-                        buffer = <uint8_t *>malloc(room)
-                        if buffer == NULL:
-                            status = MEMORY
-                            break
-                    got = pread(file, buffer, max(wanted, <size_t>self.needed), self.at)
-                    if got < 0 and errno == EINTR:
-                        break
-                    why = errno
-                    if got < <ssize_t>self.needed:
-                        break
-                    before = self.count
-                    status = self.parse(buffer, got, self.at)
-                    wanted = LARGE if self.count - before >= 4 else SMALL
-            self.raise_for(status)
-            if status == MORE and got < 0 and why != EINTR:
-                raise OSError(why, "it cannot be read")
-            if status == MORE and 0 <= got < <ssize_t>self.needed:
-                self.end_of_file(got)
-                return False
-        finally:
-            free(buffer)
-        return not self.ended
-
-    def feed(self, bytes data not None, uint64_t place) -> bool:
-        """Read a part of an archive that begins at `place`, which is `at` or before; see scan()."""
+        cdef const uint8_t *part = <const uint8_t *>PyBytes_AS_STRING(data)
+        cdef uint64_t size = len(data)
+        cdef int status
         if place > self.at:
             raise ValueError("that lies behind the next header")
-        if len(data):
-            self.raise_for(self.parse(<const uint8_t *>PyBytes_AS_STRING(data), len(data), place))
+        with nogil:
+            status = self.parse(part, size, place)
+        if status == MEMORY:
+            raise MemoryError
+        if status == ODD:
+            raise NotPlain
+        self.ended = status == END
         return not self.ended
 
     def end_of_file(self, uint64_t rest):
@@ -197,14 +152,6 @@ cdef class TarMembers:
         if rest or self.is_after_special or self.at == 0:
             raise EOFError
         self.ended = True
-
-    cdef int raise_for(self, int status) except -1:
-        if status == MEMORY:
-            raise MemoryError
-        if status == ODD:
-            raise NotPlain
-        self.ended = status == END
-        return 0
 
     cdef int parse(self, const uint8_t *data, uint64_t size, uint64_t place) noexcept nogil:
         """Read all headers that lie completely in a part of the archive."""
@@ -220,7 +167,7 @@ cdef class TarMembers:
             if not is_octal(header + 124, 12, &length) or length >> 62 or not has_checksum(header):
                 return ODD
             kind = header[156]
-            if kind == c"L" or kind == c"K" or kind == c"x" or kind == c"X" or kind == c"g":
+            if kind == c"L" or kind == c"K" or kind == c"x":
                 if length > LONGEST:
                     return ODD
                 self.needed = BLOCK + (length + BLOCK - 1) // BLOCK * BLOCK
@@ -232,22 +179,19 @@ cdef class TarMembers:
                 self.at += self.needed
                 self.needed = BLOCK
                 continue
-            if kind == c"S":
+            if kind and not c"0" <= kind <= c"7":
                 return ODD
-            status = self.member(header, kind, length)
+            status = self.note(header, kind, length)
             if status != MORE:
                 return status
         return MORE
 
-    cdef int member(self, const uint8_t *header, uint8_t kind, uint64_t length) noexcept nogil:
+    cdef int note(self, const uint8_t *header, uint8_t kind, uint64_t length) noexcept nogil:
         """Note a member, if it is a regular one, and pass over it."""
         cdef size_t name = text_in(header, 100), prefix = text_in(header + 345, 155)
         cdef bint is_regular = kind == c"0" or kind == 0 or kind == c"7"
-        cdef bint has_data
         if kind == 0 and name and header[name - 1] == c"/":     # a folder, in the oldest format
             is_regular = False
-            kind = c"5"
-        has_data = is_regular or not (c"1" <= kind <= c"6")
         if self.is_sized:
             length = self.given_size
         if is_regular:
@@ -260,26 +204,22 @@ cdef class TarMembers:
                     self.write(header + 345, prefix)
                     self.write(<const uint8_t *>b"/", 1)
                 self.write(header, name)
-            self.ends[self.count] = self.text_size
-            self.places[self.count] = self.at + BLOCK
-            self.sizes[self.count] = length
+            self.members[self.count] = member(self.text_size, self.at + BLOCK, length)
             self.count += 1
         self.at += BLOCK
-        if has_data:
+        if is_regular:
             self.at += (length + BLOCK - 1) // BLOCK * BLOCK
         self.is_named = self.is_sized = self.is_after_special = False
         return MORE
 
     cdef int special(self, uint8_t kind, const uint8_t *data, uint64_t length) noexcept nogil:
         """Note what a header says about the member after it."""
-        if kind == c"g":
-            return MORE if self.is_plain_pax(data, length, False) else ODD
         self.is_after_special = True
         if kind == c"K":        # where a link leads to
             return MORE
         if kind == c"L":
             return self.name(data, text_in(data, length))
-        return MORE if self.is_plain_pax(data, length, True) else ODD
+        return MORE if self.is_plain_pax(data, length) else ODD
 
     cdef int name(self, const uint8_t *data, size_t length) noexcept nogil:
         cdef uint8_t *larger
@@ -294,8 +234,8 @@ cdef class TarMembers:
         self.is_named = True
         return MORE
 
-    cdef bint is_plain_pax(self, const uint8_t *data, uint64_t size, bint counts) noexcept nogil:
-        """Note path and size in pax records; false if one is odd, or if it counts for all members that follow."""
+    cdef bint is_plain_pax(self, const uint8_t *data, uint64_t size) noexcept nogil:
+        """Note path and size in pax records; false if one is odd."""
         cdef uint64_t at = 0, length, key, k, number
         cdef const uint8_t *value
         cdef const uint8_t *equals
@@ -321,10 +261,10 @@ cdef class TarMembers:
             if is_key(data + key, equals, b"path", 4):
                 while k and value[k - 1] == c"/":
                     k -= 1
-                if not counts or memchr(value, 0, k) != NULL or self.name(value, k) != MORE:
+                if memchr(value, 0, k) != NULL or self.name(value, k) != MORE:
                     return False
             elif is_key(data + key, equals, b"size", 4):
-                if not counts or self.is_sized or k == 0 or k > 18:
+                if self.is_sized or k == 0 or k > 18:
                     return False
                 number = 0
                 while k:
@@ -347,35 +287,23 @@ cdef class TarMembers:
         cdef void *larger
         if self.count == self.room:
             room = max(<uint64_t>1024, 2 * self.room)
-            larger = realloc(self.places, 8 * room)
+            larger = realloc(self.members, room * sizeof(member))
             if larger == NULL:
                 return False
-            self.places = <uint64_t *>larger
-            larger = realloc(self.sizes, 8 * room)
-            if larger == NULL:
-                return False
-            self.sizes = <uint64_t *>larger
-            larger = realloc(self.ends, 8 * room)
-            if larger == NULL:
-                return False
-            self.ends = <uint64_t *>larger
-            self.room = room
+            self.members, self.room = <member *>larger, room
         if self.text_size + name > self.text_room:
             room = max(<uint64_t>65536, 2 * (self.text_size + name))
             larger = realloc(self.text, room)
             if larger == NULL:
                 return False
-            self.text = <uint8_t *>larger
-            self.text_room = room
+            self.text, self.text_room = <uint8_t *>larger, room
         return True
 
     def found(self):
-        """The names, joined; where each ends; and places and sizes.  Numbers are words of 64 bits, as bytes."""
+        """What group() takes: the names, joined, and for each member three words of 64 bits."""
         return (
             PyBytes_FromStringAndSize(<const char *>self.text, self.text_size),
-            PyBytes_FromStringAndSize(<const char *>self.ends, 8 * self.count),
-            PyBytes_FromStringAndSize(<const char *>self.places, 8 * self.count),
-            PyBytes_FromStringAndSize(<const char *>self.sizes, 8 * self.count),
+            PyBytes_FromStringAndSize(<const char *>self.members, self.count * sizeof(member)),
         )
 
 

@@ -34,7 +34,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--file", metavar="PATH", help="the index's file, Shards(index=PATH) (default: beside the shards, or the cache)"
     )
-    parser.add_argument("--rebuild", action="store_true", help="list all shards again, not only changed ones")
+    parser.add_argument(
+        "--rebuild", action="store_true", help="list the shards again, also if none seems to have changed"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 

@@ -52,8 +52,8 @@ def run(given: argparse.Namespace) -> int:
     """Serve, until a signal ends it."""
     import torch
 
-    from shmloader.readers.servable import check_servable
     from shmloader.readers.server import serve
+    from shmloader.readers.taken import check_servable
 
     try:
         make = function_of(given.loader)

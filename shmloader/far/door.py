@@ -1,4 +1,5 @@
 """Where a far worker knocks: a listening socket that refuses whoever does not prove in time that it knows the secret.
+Strangers are heard one after another, so a silent one holds up the far worker for PATIENCE.
 A stand-in also leaves a note here on why it has lost its far worker.
 
 The trainer opens the socket, and keeps it while its stand-in uses it.  So a stand-in that takes another one's place
@@ -12,19 +13,17 @@ import os
 import select
 import socket
 import struct
-import time
 import warnings
 import weakref
 from multiprocessing import reduction
 from typing import Any
 
-from shmloader.far.link import Link, reset
-from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
+from shmloader.far.link import CLOSED, GREETING, NONCE, PROOF, Gone, Leave, Link, far_proof, is_proof, near_proof, nonce
 from shmloader.far_workers import Ticket
 from shmloader.system import anonymous_files
 
 PATIENCE = 5.0  # seconds that a stranger has to prove that it is none
-MOST_STRANGERS = 16  # at once
+BACKLOG = 16  # connections that wait until they are heard
 LONGEST_NOTE = 1 << 12  # bytes
 LONGEST_NODE = 64  # bytes of a machine's name
 NODE = "shmloader_far"  # the name of the memory, by which `shmloader top` finds it
@@ -37,20 +36,6 @@ def node_in(memory: int) -> str:
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
-class _Stranger:
-    """A connection that has proved nothing yet."""
-
-    def __init__(self, sock: socket.socket, who: str) -> None:
-        self.sock = sock
-        self.who = who
-        self.nonce = nonce()
-        self.got = b""
-        self.until = time.monotonic() + PATIENCE
-
-    def wants(self) -> int:
-        return NONCE + PROOF - len(self.got)
-
-
 class Door:
     """The near end of one far worker's way to its stand-in.
 
@@ -60,7 +45,6 @@ class Door:
         workers: How many workers the ring has.
         secret: The far worker has to know it.
         heartbeat: How many seconds a far worker that makes a batch may give no sign of life.
-        facts: Of this machine, if a far worker with other libraries is refused; None: it is not.
         in_flight: How many batches the far worker is asked for at once.
 
     Attributes:
@@ -77,17 +61,15 @@ class Door:
         workers: int,
         secret: bytes,
         heartbeat: float,
-        facts: dict[str, str] | None,
         in_flight: int = 1,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=MOST_STRANGERS)
+        self._listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
         self._listener.setblocking(False)
         self._stop, self._leave = socket.socketpair()
         self._note = anonymous_files.memory(NODE)
         self.ticket = Ticket(host, self._listener.getsockname()[1], number, workers, secret)
         self.heartbeat = heartbeat
-        self.facts = facts
         self.in_flight = in_flight
         self._refused: set[str] = set()
         _made_here.add(self)
@@ -144,99 +126,53 @@ class Door:
         noted = _BEGUN.pack(_NOTHING if begun is None else begun) + text.encode(errors="replace")[:LONGEST_NOTE]
         os.pwrite(self._note, noted, LONGEST_NODE)
 
-    def write_node(self, name: str) -> None:
+    def write_node(self, name: bytes) -> None:
         """Say on which machine the far worker is."""
-        os.pwrite(self._note, name.encode(errors="replace")[:LONGEST_NODE], 0)
+        os.pwrite(self._note, name[:LONGEST_NODE], 0)
 
     def admit(self) -> Link | None:
         """Wait for the far worker; None if this process is to leave.
 
-        Who does not prove that it knows the secret within some seconds is refused, and others need not wait for that.
+        Who does not prove that it knows the secret is refused, with a warning once for each reason.
         """
-        strangers: dict[int, _Stranger] = {}
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
         poll.register(self._leave, select.POLLIN)
-        try:
-            while True:
-                now = time.monotonic()
-                for fd, late in [*strangers.items()]:
-                    if late.until <= now:
-                        self._refuse(poll, strangers, fd, f"it proved nothing within {PATIENCE:g} seconds")
-                next_end = min((each.until for each in strangers.values()), default=None)
-                for fd, _ in poll.poll(None if next_end is None else max(1.0, (next_end - now) * 1000)):
-                    if fd == self._leave.fileno():
-                        return None
-                    if fd == self._listener.fileno():
-                        self._greet(poll, strangers)
-                    elif fd in strangers and (sock := self._listen_to(poll, strangers, fd)) is not None:
-                        return Link(sock, self.heartbeat, self._leave.fileno())
-        finally:
-            for stranger in strangers.values():
-                reset(stranger.sock)
+        while all(fd != self._leave.fileno() for fd, _ in poll.poll()):
+            try:
+                sock, address = self._listener.accept()
+            except OSError:
+                continue  # it is gone again, or the door is being closed
+            link = Link(sock, PATIENCE, self._leave.fileno())
+            try:
+                if self._is_far_worker(link):
+                    link.patience = self.heartbeat
+                    return link
+                why = "it does not know this loader's secret"
+            except Gone as gone:
+                why = str(gone)
+            except Leave:
+                break
+            link.reset()
+            if why not in (CLOSED, *self._refused):  # it may also have given up, or be a scanner of ports
+                self._refused.add(why)
+                warnings.warn(
+                    f"far worker {self.ticket.number}'s port {self.ticket.port} refused a connection from "
+                    f"{address[0]}: {why}. No byte of it was read as anything else. The loader goes on.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return None
 
-    def _greet(self, poll: select.poll, strangers: dict[int, _Stranger]) -> None:
-        try:
-            sock, address = self._listener.accept()
-        except OSError:
-            return  # it is gone again, or the door is being closed
-        if len(strangers) >= MOST_STRANGERS:
-            oldest = min(strangers, key=lambda fd: strangers[fd].until)
-            self._refuse(poll, strangers, oldest, f"{MOST_STRANGERS} others came meanwhile, and it had proved nothing")
-        sock.setblocking(False)
-        stranger = strangers[sock.fileno()] = _Stranger(sock, str(address[0]))
-        poll.register(sock, select.POLLIN)
-        try:
-            sock.send(GREETING + stranger.nonce, socket.MSG_NOSIGNAL)
-        except OSError:
-            self._forget(poll, strangers, sock.fileno())
-
-    def _listen_to(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int) -> socket.socket | None:
-        """Read of a stranger's proof what is there; the connection if it is complete and right."""
-        stranger, ticket = strangers[fd], self.ticket
-        try:
-            more = stranger.sock.recv(stranger.wants())
-        except BlockingIOError:
-            return None
-        except OSError:
-            more = b""
-        if not more:
-            if stranger.got:
-                self._refuse(poll, strangers, fd, "it closed the connection in the middle of its proof")
-            else:
-                self._forget(poll, strangers, fd)
-            return None
-        stranger.got += more
-        if stranger.wants():
-            return None
-        theirs, shown = stranger.got[:NONCE], stranger.got[NONCE:]
-        if not is_proof(shown, far_proof(ticket.secret, ticket.number, stranger.nonce, theirs)):
-            self._refuse(poll, strangers, fd, "it does not know this loader's secret")
-            return None
-        poll.unregister(fd)
-        del strangers[fd]
-        try:
-            stranger.sock.send(near_proof(ticket.secret, ticket.number, stranger.nonce, theirs), socket.MSG_NOSIGNAL)
-        except OSError:
-            reset(stranger.sock)
-            return None
-        return stranger.sock
-
-    def _refuse(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int, why: str) -> None:
-        """Close a connection, and warn once for each reason."""
-        if why not in self._refused:
-            self._refused.add(why)
-            warnings.warn(
-                f"far worker {self.ticket.number}'s port {self.ticket.port} refused a connection from "
-                f"{strangers[fd].who}: {why}. No byte of it was read as anything else. The loader goes on.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        self._forget(poll, strangers, fd)
-
-    def _forget(self, poll: select.poll, strangers: dict[int, _Stranger], fd: int) -> None:
-        poll.unregister(fd)
-        reset(strangers.pop(fd).sock)
+    def _is_far_worker(self, link: Link) -> bool:
+        """Prove that this end knows the secret, once the other one has.  Raises: see Link."""
+        ticket, ours = self.ticket, nonce()
+        link.send(GREETING, ours)
+        theirs, shown = bytes(link.receive(NONCE)), bytes(link.receive(PROOF))
+        if not is_proof(shown, far_proof(ticket.secret, ticket.number, ours, theirs)):
+            return False
+        link.send(near_proof(ticket.secret, ticket.number, ours, theirs))
+        return True
 
     # ------------------------------------------------------------------------------------------- from one to the other
 

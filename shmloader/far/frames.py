@@ -3,20 +3,15 @@ It limits their sizes, and refuses a head that no far worker sends.
 
 An Ask names a batch: its sequence, indices, seeds and epoch.  An Answer has the batch: the description of its leaves as
 64-bit words and, the first time, the plan of its structure, as both would lie in the ring (batch_writer.pyx); then the
-bytes of the payload.  So nothing is pickled that is not pickled for a local worker too.
+bytes of the payload.  So of a batch nothing is pickled that is not pickled for a local worker too.
 """
 
 from __future__ import annotations
 
-import array
-import json
 import struct
-from typing import Any, NamedTuple
-
-import numpy
+from typing import NamedTuple
 
 READY, BEAT, BATCH = 1, 2, 3  # kinds of answers
-NUMBER, NUMBERS, PICKLED, NUMPY_NUMBER, NUMPY_NUMBERS = 1, 2, 3, 4, 5  # kinds of tasks
 NO_EPOCH = -(1 << 63)  # no set_epoch()
 
 LONGEST_WORDS = 64 << 20  # bytes beside the payload: an entry's area reserves no more
@@ -32,8 +27,7 @@ class Ask(NamedTuple):
     epoch: int
     epoch_seed: int
     dataset_epoch: int  # for set_epoch(), or NO_EPOCH
-    kind: int  # of the task
-    task: int  # bytes of the task, which follows
+    task: int  # bytes of the task, pickled as WorkerSide.claim() gave it, which follow
     states: int  # bytes of the random states from which to go on, which follow; 0: go on as it is
     wants_states: int  # whether the answer has the states after the batch
 
@@ -45,14 +39,14 @@ class Answer(NamedTuple):
     sequence: int  # of the batch; of a BEAT: of the one that is being made
     used: int  # bytes of the payload, which come last
     words: int  # bytes of the description of the leaves
-    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes about the machine
+    plan: int  # bytes of the plan; 0: it was sent before.  Of READY: bytes of the machine's name
     objects_at: int
     objects_size: int
     report: int  # bytes of the report on bad samples
     states: int  # bytes of the random states after the batch
 
 
-ASK = struct.Struct("<QQQQqB3xIIB3x")
+ASK = struct.Struct("<QQQQqIIB7x")
 ANSWER = struct.Struct("<B7xQQIIQQII")
 
 
@@ -63,43 +57,6 @@ def beat(sequence: int) -> bytes:
 
 class Garbage(Exception):
     """The other end sent what it cannot have sent if it runs this code; the text says what."""
-
-
-def pack_task(written: int | list[int] | bytes) -> tuple[int, bytes]:
-    """A task as WorkerSide.claim() gives it: its kind, and its bytes.  Its indices are int, or all are numpy.int64."""
-    if type(written) is bytes:
-        return PICKLED, written
-    if type(written) is list:
-        is_numpys = len(written) > 0 and type(written[0]) is numpy.int64
-        return NUMPY_NUMBERS if is_numpys else NUMBERS, array.array("q", written).tobytes()
-    return NUMPY_NUMBER if type(written) is numpy.int64 else NUMBER, struct.pack("<q", written)
-
-
-def unpack_task(kind: int, data: bytes) -> Any:
-    """What pack_task() packed."""
-    if kind == PICKLED:
-        return data
-    is_one, is_numpys = kind in (NUMBER, NUMPY_NUMBER), kind in (NUMPY_NUMBER, NUMPY_NUMBERS)
-    if not (is_one or is_numpys or kind == NUMBERS) or len(data) % 8 or (is_one and len(data) != 8):
-        raise Garbage(f"a task of kind {kind} with {len(data)} bytes")
-    numbers = list(numpy.frombuffer(data, numpy.int64)) if is_numpys else array.array("q", data).tolist()
-    return numbers[0] if is_one else numbers
-
-
-def read_about(data: bytes) -> tuple[str, dict[str, str]]:
-    """What comes with READY: the name of the far worker's machine, and its facts.
-
-    Raises:
-        Garbage: It is something else.
-    """
-    try:
-        about = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Garbage(f"facts that are no JSON ({error})") from None
-    node, facts = (about.get("node"), about.get("facts")) if isinstance(about, dict) else (None, None)
-    if not isinstance(facts, dict) or not all(isinstance(value, str) for value in (node, *facts.values())):
-        raise Garbage(f"facts that are no names and texts, in {len(data)} bytes")
-    return str(node), facts
 
 
 def check(answer: Answer, sequence: int, room: int) -> None:

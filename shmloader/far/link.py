@@ -1,8 +1,18 @@
-"""One end of an authenticated connection: sends, and receives an exact number of bytes, with a limit on silence."""
+"""One end of an authenticated connection: sends, and receives an exact number of bytes, with a limit on silence.
+Both ends prove that they know the secret, before either parses a byte of the other.
+
+The near end (the stand-in, which listens) sends a greeting, with the version of the protocol, and a nonce.  The far end
+answers with a nonce of its own and an HMAC of both, and the near end with another HMAC.  All three messages have a
+fixed length.  The words "near" and "far" are part of what is hashed, so neither end's proof can be sent back to it.
+
+door.py asks for the far end's proof, and refuses whoever has none.  What comes after the proof is checked in frames.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import os
 import select
 import socket
 import struct
@@ -13,6 +23,9 @@ from shmloader.system.cleanup import ClosedByWith
 MOST_AT_ONCE = 4 << 20  # bytes of one call, so that Ctrl-C and the end are seen in between
 AWAITED = 1 << 20  # bytes that a large receive sleeps for: 38 MB take a third less CPU than if each segment wakes it
 CLOSED = "it closed the connection"
+GREETING = b"shmfar\x00\x06"  # with the version of the protocol
+NONCE = 32
+PROOF = 32
 IDLE, AGAIN, PROBES = 10, 5, 3  # seconds until the kernel asks whether the other machine is there, and how often
 
 
@@ -31,11 +44,14 @@ class Link(ClosedByWith):
         sock: A connected TCP socket.
         patience: How many seconds it may take until the other end sends or takes a byte; None: any number.
         leave: A descriptor that becomes readable when this end is to leave; -1: none.
+
+    Attributes:
+        patience: See above.
     """
 
     def __init__(self, sock: socket.socket, patience: float | None, leave: int = -1) -> None:
         self._sock = sock
-        self._patience = patience
+        self.patience = patience
         self._leave = leave
         sock.setblocking(True)  # each call says whether it waits
         tune(sock)
@@ -144,7 +160,7 @@ class Link(ClosedByWith):
                 left[0] = left[0][sent:]
 
     def _wait(self, wanted: int) -> None:
-        deadline = None if self._patience is None else time.monotonic() + self._patience
+        deadline = None if self.patience is None else time.monotonic() + self.patience
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = self._polls[wanted].poll(None if left is None else left * 1000)
@@ -153,7 +169,7 @@ class Link(ClosedByWith):
             if ready:
                 return
             if left is not None and left <= 0.001:
-                raise Gone(f"it gave no sign of life for {self._patience:g} seconds")
+                raise Gone(f"it gave no sign of life for {self.patience:g} seconds")
 
     def is_hung_up(self) -> bool:
         """Whether the other end has closed the connection, although this one may not have read all of it yet."""
@@ -165,6 +181,12 @@ class Link(ClosedByWith):
         """End the connection, also for another thread that sends or receives."""
         with contextlib.suppress(OSError):  # the other end was quicker
             self._sock.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """Close it, because it was refused.  The other end gets a reset, and nothing of it lingers."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def close(self) -> None:
         """Close it."""
@@ -184,8 +206,31 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
-def reset(sock: socket.socket) -> None:
-    """Close a connection that was refused.  The other end gets a reset, and nothing of it lingers."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
+def nonce() -> bytes:
+    """Bytes that were never sent before."""
+    return os.urandom(NONCE)
+
+
+def far_proof(secret: bytes, number: int, near: bytes, far: bytes) -> bytes:
+    """What the far end shows.
+
+    Args:
+        secret: The ticket's.
+        number: The worker's, so that a far worker cannot take another one's place.
+        near, far: The nonces.
+    """
+    return _proof(secret, b"far", number, near, far)
+
+
+def near_proof(secret: bytes, number: int, near: bytes, far: bytes) -> bytes:
+    """What the near end shows.  Args: see far_proof()."""
+    return _proof(secret, b"near", number, near, far)
+
+
+def is_proof(shown: bytes, expected: bytes) -> bool:
+    """Compare in a time that does not depend on how many bytes are right."""
+    return hmac.compare_digest(shown, expected)
+
+
+def _proof(secret: bytes, end: bytes, number: int, near: bytes, far: bytes) -> bytes:
+    return hmac.digest(secret, b"|".join([GREETING, end, str(number).encode(), near, far]), "sha256")

@@ -8,9 +8,8 @@ what it holds, and opens the next one meanwhile.  A batch is laid out as in the 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
+import pickle
 import socket
 import sys
 import threading
@@ -38,10 +37,8 @@ from shmloader.far.frames import (
     Ask,
     Garbage,
     beat,
-    unpack_task,
 )
-from shmloader.far.link import Gone, Link, tune
-from shmloader.far.proof import GREETING, NONCE, PROOF, far_proof, is_proof, near_proof, nonce
+from shmloader.far.link import GREETING, NONCE, PROOF, Gone, Link, far_proof, is_proof, near_proof, nonce
 from shmloader.far_workers import Ticket
 from shmloader.private import of_torch
 from shmloader.private.of_torch import default_collate_fn_map
@@ -169,12 +166,10 @@ class _Voice:
 
     Args:
         link: The connection.
-        abandon: Ends the process.
     """
 
-    def __init__(self, link: Link, abandon: Callable[[], None]) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._abandon = abandon
         self._sending = threading.Lock()
         self._making: int | None = 0  # the sequence that is being made; at first the dataset is loaded
         self._said: int | None = None  # the one that the last sign of life was about
@@ -190,11 +185,11 @@ class _Voice:
         for thread in self._threads:
             thread.start()
 
-    def is_ready(self, about: bytes) -> None:
-        """The dataset is loaded.  `about` is what the stand-in needs to know about this machine."""
+    def is_ready(self, node: bytes) -> None:
+        """The dataset is loaded.  `node` is the name of this machine."""
         with self._sending:
             self._making = None
-            self._link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
+            self._link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(node), 0, 0, 0, 0)), node)
 
     def begins(self, sequence: int) -> None:
         """A batch is being made from now on."""
@@ -254,8 +249,7 @@ class _Voice:
                 continue
             hung_up_for = hung_up_for + BEAT if self._link.is_hung_up() else 0.0
             if hung_up_for >= GRACE:
-                self._abandon()
-                return
+                _end_process()
             if not hung_up_for:
                 self._said = None
                 self._say()
@@ -269,46 +263,40 @@ class _Voice:
             thread.join()
 
 
-def serve(
-    ticket: Ticket, load: Load, facts: dict[str, str], abandon: Callable[[], None], node: str | None = None
-) -> None:
+def serve(ticket: Ticket, load: Load, node: str) -> None:
     """Make batches for one stand-in after another, until the trainer listens no more.
 
     Args:
         ticket: Whose far worker this is, and where to knock.
         load: Gives the arguments of the worker, as they were when the iterator was made.
-        facts: Of this machine.
-        abandon: Called in another thread if a sample goes on although its stand-in is gone.  It should end the process.
-        node: What the engine calls this machine; None: its name.
+        node: What the engine calls this machine.
     """
-    about = json.dumps({"facts": facts, "node": socket.gethostname() if node is None else node}).encode()
     while (link := _knock(ticket)) is not None:
         with link:
-            voice = _Voice(link, abandon)
+            voice = _Voice(link)
             try:
-                _serve_one(link, voice, ticket, load, about)
+                _serve_one(link, voice, ticket, load, node)
             except Gone:
                 pass  # another stand-in takes its place, or the loader is closed
             except SystemExit:  # the dataset's; a local worker would end by it, and the engine may not start this again
-                abandon()
-                raise
+                _end_process()
             except Exception:  # a fault of ours: the engine's log has it, and the third one over a batch is an error
                 traceback.print_exc()
             finally:
                 voice.end()
 
 
-def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, about: bytes) -> None:
+def _serve_one(link: Link, voice: _Voice, ticket: Ticket, load: Load, node: str) -> None:
     me = os.getpid()
     maker = Maker(load, ticket.number, ticket.workers)
     try:
-        voice.is_ready(about)
+        voice.is_ready(node.encode())
         while True:
             ask = Ask(*ASK.unpack(link.receive(ASK.size)))
             if ask.task > LONGEST_WORDS or ask.states > LONGEST_STATES:
                 raise Garbage(f"a request with a task of {ask.task} bytes and states of {ask.states}")
             voice.begins(ask.sequence)
-            task = unpack_task(ask.kind, bytes(link.receive(ask.task)))
+            task = pickle.loads(link.receive(ask.task))
             voice.send(maker.make(ask, task, bytes(link.receive(ask.states))))
             if maker.is_kept:
                 voice.wait()
@@ -346,39 +334,37 @@ def _knock(ticket: Ticket) -> Link | None:
         except OSError:
             time.sleep(AGAIN)
             continue
-        tune(sock)
-        if _greeted(sock):
+        link = Link(sock, None)
+        if _is_greeted(link):
             until = time.monotonic() + UNREACHABLE
-            if _proved(sock, ticket):
-                return Link(sock, None)
-        sock.close()
+            if _is_stand_in(link, ticket):
+                return link
+        link.close()
         time.sleep(AGAIN)
     return None
 
 
-def _greeted(sock: socket.socket) -> bool:
-    """Wait, for as long as it takes, until a stand-in begins to speak; false if the connection is closed instead."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.poll()
+def _is_greeted(link: Link) -> bool:
+    """Wait, for as long as it takes, until a stand-in greets; false if the connection is closed instead."""
     try:
-        return len(sock.recv(1, socket.MSG_PEEK)) == 1
-    except OSError:
+        return link.receive(len(GREETING)) == GREETING
+    except Gone:
         return False
 
 
-def _proved(sock: socket.socket, ticket: Ticket) -> bool:
-    link = Link(sock, PROOF_TIME)
+def _is_stand_in(link: Link, ticket: Ticket) -> bool:
+    """Prove that this end knows the secret, and whether the other one does."""
+    link.patience = PROOF_TIME
     try:
-        if link.receive(len(GREETING)) != GREETING:
-            return False
         near, far = bytes(link.receive(NONCE)), nonce()
         link.send(far, far_proof(ticket.secret, ticket.number, near, far))
         return is_proof(bytes(link.receive(PROOF)), near_proof(ticket.secret, ticket.number, near, far))
     except Gone:
         return False
+    finally:
+        link.patience = None
 
 
-def end_process() -> None:
+def _end_process() -> NoReturn:
     """End this process at once; the engine starts another one."""
     os._exit(1)

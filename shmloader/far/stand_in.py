@@ -37,17 +37,17 @@ NOTE [ Far workers ]
     8. The kernel of this machine cannot tell whether a silent far worker is dead or slow.  So the far worker sends a
        beat each second while it makes a batch, from a thread.  C code that keeps the GIL for `heartbeat` seconds counts
        as silence.
-    9. Both ends prove that they know the secret before either parses a byte (proof.py), and a batch's head, description
-       and layout are checked against the slot before its bytes are received (frames.py, layout.py).  For that check,
-       the stand-in unpickles the plan of the batch (the pickled description of its structure).  The pickled objects in
-       the batch are unpickled by the trainer, when it reads the batch.  We trust both as much as Ray's own messages,
-       which are pickled too.
+    9. Both ends prove that they know the secret before either parses a byte (link.py), and a batch's head is checked
+       against the slot before its bytes are received (frames.py).  The trainer unpickles the plan of the batch (the
+       pickled description of its structure) and its pickled objects, when it reads the batch.  We trust both as much as
+       Ray's own messages, which are pickled too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import pickle
 import struct
 from collections import deque
 from itertools import islice
@@ -55,27 +55,25 @@ from typing import Any
 
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.core.batch_tree import Account, Kept
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
 from shmloader.core.worker import Claims, WorkerSide
 from shmloader.far.door import Door
-from shmloader.far.facts import differences
 from shmloader.far.frames import (
     ANSWER,
     ASK,
     BEAT,
     LONGEST_WORDS,
+    MOST_KEPT,
     NO_EPOCH,
     READY,
     Answer,
     Ask,
     Garbage,
     check,
-    pack_task,
-    read_about,
 )
-from shmloader.far.layout import Layouts
 from shmloader.far.link import Gone, Leave, Link
 from shmloader.private import of_torch
 from shmloader.ring.segment import MOST_RESERVED, Segment
@@ -129,7 +127,7 @@ class _StandIn:
         self._door = door
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
-        self._layouts = Layouts()
+        self._plans = Kept(Account(MOST_KEPT))  # by number: those that the far worker has sent
         self._begun: int | None = None  # the sequence that the far worker began last
         self._where = f"in the stand-in of far worker {ring.me}"
         self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
@@ -180,19 +178,12 @@ class _StandIn:
             ring.publish(FILLED)
 
     def _be_ready(self, link: Link) -> None:
-        """Wait until the far worker has its dataset, and compare the two machines if that was asked for."""
+        """Wait until the far worker has its dataset."""
         answer = self._head(link)
         if answer.kind != READY or answer.plan > LONGEST_WORDS:
             raise Garbage(f"an answer of kind {answer.kind}, with {answer.plan} bytes, before it was ready")
         self._begun = None  # its signs of life until now were about its dataset
-        node, theirs = read_about(bytes(link.receive(answer.plan)))
-        self._door.write_node(node)
-        if self._door.facts is not None and (unlike := differences(self._door.facts, theirs)):
-            self._door.write_note(
-                f"Far worker {self._ring.me} is refused, because its libraries differ: {unlike}. Install the same ones "
-                "on all machines (runtime_env does that), or give libraries='warn'."
-            )
-            raise SystemExit(LOST)
+        self._door.write_node(bytes(link.receive(answer.plan)))
 
     def _head(self, link: Link) -> Answer:
         """The head of the next answer that is no mere sign of life."""
@@ -205,7 +196,7 @@ class _StandIn:
     def _request(self, written: Any) -> list[bytes]:
         """What asks the far worker for what was claimed."""
         ring = self._ring
-        kind, task = pack_task(written)
+        task = pickle.dumps(written, pickle.HIGHEST_PROTOCOL)
         states = b""
         if self._taking_over:
             self._taking_over = False
@@ -213,7 +204,7 @@ class _StandIn:
         dataset_epoch = ring.dataset_epoch
         epoch = NO_EPOCH if dataset_epoch is None else dataset_epoch
         ask = Ask(
-            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, kind, len(task), len(states), self._remembers,
+            ring.sequence, ring.seed, ring.epoch, ring.epoch_seed, epoch, len(task), len(states), self._remembers,
         )  # fmt: skip
         return [ASK.pack(*ask), task, states]
 
@@ -227,7 +218,7 @@ class _StandIn:
         beside = link.receive(answer.plan + answer.report + answer.states)
         plan, report = bytes(beside[: answer.plan]), bytes(beside[answer.plan : answer.plan + answer.report])
         words = struct.unpack(f"{len(meta) // 8}q", meta)
-        plan = self._layouts.check(meta, words, plan, answer.used)
+        plan = self._plan(words[0], plan)
         try:
             ring.allocate(answer.used)
             ring.describe(list(words), plan)
@@ -246,6 +237,15 @@ class _StandIn:
                 link.receive_into(view)
         if self._remembers:
             ring.remember(bytes(beside[answer.plan + answer.report :]))
+
+    def _plan(self, number: int, sent: bytes) -> bytes:
+        """The plan with this number: the one that came with the batch, or else one that came before."""
+        plan: bytes | None = sent or self._plans.get(number)
+        if plan is None:
+            raise Garbage(f"a batch with plan {number}, which it has not sent")
+        if sent and self._plans.meets(number):  # as the far end does
+            self._plans.keep(number, sent, len(sent))
+        return plan
 
     def _skip(self, link: Link, count: int) -> None:
         """Receive bytes for which there is no memory."""

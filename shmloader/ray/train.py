@@ -31,8 +31,7 @@ def prepare_data_loader(
     """Prepare a loader for a training function of Ray Train, in place of `ray.train.torch.prepare_data_loader`.
 
     The result is a `shmloader.DataLoader` with all options of the given one, torch's (`prefetch_factor`,
-    `persistent_workers`, `in_order`) and ours.  Its `state_dict` can be loaded on any number of training workers.  With
-    `patch_torch()`, Ray's own function does the same for loaders of shmloader's.
+    `persistent_workers`, `in_order`) and ours.  Its `state_dict` can be loaded on any number of training workers.
 
     Args:
         data_loader: The loader.  It is not used any more if another one is returned.

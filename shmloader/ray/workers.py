@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
+import platform
 import sys
 import threading
-import warnings
 from typing import Any
 
-from shmloader.far.facts import differences, facts
+import torch
+
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 from shmloader.system.cleanup import ClosedByWith
+from shmloader.system.user_line import warn_once
 
 HEAVY = ("dataset", "collate_fn", "init_fn", "pool")  # of the arguments, which seldom change from epoch to epoch
+_LIBRARIES = ("torch", "numpy", "Pillow", "torchvision", "shmloader")  # on which a batch's bits depend
 _ENDED = 2.0  # seconds in which actors end their work once a loader is closed, unless a sample takes longer
 
 
@@ -31,6 +35,29 @@ def _ray() -> Any:
     except ImportError:
         raise RuntimeError("far_workers need Ray, which is not installed. Run pip install 'shmloader[ray]'.") from None
     return ray
+
+
+class FarWorker:
+    """The process of an actor: it makes batches for one iterator after another."""
+
+    def about(self) -> tuple[str, dict[str, str]]:
+        """The node where it runs, and what its libraries are."""
+        return _ray().util.get_node_ip_address(), facts()
+
+    def work(self, ticket: Ticket, parcel: list[Any], others: dict[str, Any]) -> None:
+        """Make batches for an iterator until that is closed.
+
+        Args:
+            ticket: Where its stand-in is.
+            parcel: A list with a reference to the pickled dataset and functions.  Ray would fetch a plain reference
+                first, and keep the value until this returns.
+            others: The other arguments.
+        """
+        from shmloader.far.maker import serve
+
+        ray, (reference,) = _ray(), parcel
+        node = ray.util.get_node_ip_address()
+        serve(ticket, lambda: {**ray.cloudpickle.loads(ray.get(reference)), **others}, node)
 
 
 class _Actor:
@@ -58,9 +85,6 @@ class Workers(FarWorkers, ClosedByWith):
             for all of them, a RuntimeWarning says how many there are, and the others begin when there is room.
         heartbeat: After how many seconds without a sign of life an actor that makes a batch counts as dead (default
             30).
-        libraries: What happens if versions of Python, torch, numpy, Pillow, torchvision or shmloader, or the abilities
-            of the CPU, differ between an actor and this process, so that batches may differ too.  "warn" (default): a
-            RuntimeWarning names them.  "raise": the actor is refused, which counts as its death.
         in_flight: How many batches an actor is asked for at once, if the loader has that many open (default 2), see
             `shmloader/far/stand_in.py`.  With 2 or more, it makes one while another one travels.  If it dies, as many
             are made again, and with `schedule="steal"` a slow actor may hold as many that others could have made
@@ -86,7 +110,6 @@ class Workers(FarWorkers, ClosedByWith):
         scheduling_strategy: Any = None,
         start_timeout: float = 30.0,
         heartbeat: float = 30.0,
-        libraries: str = "warn",
         in_flight: int = 2,
         address: str | None = None,
     ) -> None:
@@ -103,8 +126,6 @@ class Workers(FarWorkers, ClosedByWith):
                 f"heartbeat should be a number of seconds, 3 or more, but got heartbeat={heartbeat!r}. An actor gives "
                 "a sign of life each second."
             )
-        if libraries not in ("warn", "raise"):
-            raise ValueError(f"libraries should be 'warn' or 'raise', but got libraries={libraries!r}.")
         if address is not None and (not isinstance(address, str) or address in ("", "0.0.0.0", "::")):
             raise ValueError(
                 f"address should be one at which other machines reach this one, but got address={address!r}. Give "
@@ -117,14 +138,12 @@ class Workers(FarWorkers, ClosedByWith):
         self.scheduling_strategy = scheduling_strategy
         self.start_timeout = start_timeout
         self.heartbeat = float(heartbeat)
-        self.libraries = libraries
         self.in_flight = in_flight
         self._address = address
         self._idle: list[_Actor] | None = None  # actors that no iterator uses
         self._busy: list[list[_Actor]] = []
         self._parcel: tuple[bytes, Any] | None = None  # what was put into the object store last, by its hash
         self._unheard: list[Any] = []  # what actors will say of themselves
-        self._said: set[str] = set()
         self._lock = threading.RLock()
 
     def address(self) -> str:
@@ -156,8 +175,6 @@ class Workers(FarWorkers, ClosedByWith):
         return _Session(self, actors)
 
     def _make(self) -> list[_Actor]:
-        from shmloader.ray.actor import FarWorker
-
         ray = _ray()
         options = {
             "num_cpus": self.num_cpus,
@@ -196,7 +213,7 @@ class Workers(FarWorkers, ClosedByWith):
         ray = _ray()
         there, self._unheard = ray.wait(self._unheard, num_returns=len(self._unheard), timeout=self.start_timeout)
         if self._unheard:
-            self._warn(
+            warn_once(
                 f"{self.num - len(self._unheard)} of {self.num} far workers have started within {self.start_timeout:g} "
                 f"seconds. The cluster has "
                 f"{ray.cluster_resources().get('CPU', 0):g} CPUs, of which {ray.available_resources().get('CPU', 0):g} "
@@ -207,16 +224,10 @@ class Workers(FarWorkers, ClosedByWith):
         here = facts()
         for node, theirs in ray.get(there):
             if unlike := differences(here, theirs):
-                self._warn(
+                warn_once(
                     f"a far worker on {node} has other libraries than this process: {unlike}. Its batches may differ "
-                    "in some bits. Install the same ones on all machines (runtime_env does that), or give "
-                    "libraries='raise'."
+                    "in some bits. Install the same ones on all machines (runtime_env does that)."
                 )
-
-    def _warn(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def release(self, actors: list[_Actor]) -> None:
         """An iterator does not need these actors any more."""
@@ -254,7 +265,7 @@ class Workers(FarWorkers, ClosedByWith):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name != "_lock"}
-        return {**state, "_idle": None, "_busy": [], "_parcel": None, "_unheard": [], "_said": set()}
+        return {**state, "_idle": None, "_busy": [], "_parcel": None, "_unheard": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -299,3 +310,24 @@ def _kill(actors: list[_Actor]) -> None:
     for actor in actors:
         with contextlib.suppress(Exception):  # it is gone already
             ray.kill(actor.process)
+
+
+def facts() -> dict[str, str]:
+    """The facts of this machine and process that decide about a batch's bits."""
+    found = {"Python": platform.python_version(), "machine": platform.machine()}
+    found["CPU capability"] = torch.backends.cpu.get_cpu_capability()
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def differences(ours: dict[str, str], theirs: dict[str, str]) -> str:
+    """How two machines differ, for people; empty if they do not."""
+    return ", ".join(
+        f"{name} {ours.get(name, 'unknown')} here and {theirs.get(name, 'unknown')} there"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    )

@@ -32,8 +32,7 @@ from shmloader.readers.connection import (
     address_of,
     peer_of,
 )
-from shmloader.readers.servable import check_servable
-from shmloader.readers.taken import ON_THE_WAY, ServingIterator, Taken, kept_by_reader
+from shmloader.readers.taken import ON_THE_WAY, ServingIterator, Taken, check_servable, kept_by_reader
 from shmloader.resume.place import place_of
 
 LONGEST_SLEEP = 3600.0  # seconds, because epoll takes no infinite number

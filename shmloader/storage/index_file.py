@@ -3,11 +3,10 @@ Refuses a file that is no index, is cut off or damaged, or was made again while 
 
 NOTE [ Index file ]
 
-The file begins with a magic string, followed by the place and length of the header.  Columns follow, each at a multiple
-of 64 bytes.  The header comes last.  It is JSON: the kind of the shards, and where each column lies.  A column is an
-array of words, or text; a text has a second column with the end of each piece.  All processes map the one file, so it
-is in memory once, and opening it reads only the header.  A lookup reads words through memoryviews: it makes no array
-and takes less than a microsecond.
+The file begins with a magic string, and the lengths of the header and the file.  The header is JSON: the kind of the
+shards, and where each column lies behind it, at a multiple of 64 bytes.  A column is an array of words, or text; a text
+has a second column with the end of each piece.  All processes map the one file, so it is in memory once, and opening it
+reads only the header.  A lookup reads words through memoryviews: it makes no array and takes less than a microsecond.
 
 A file is never changed.  It is written under another name and then renamed.  So a process that has mapped the old file
 keeps it, and a death leaves no half-written file.  A lock usually lets one process make the file.  Without it, two may
@@ -23,7 +22,6 @@ import os
 import secrets
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -31,8 +29,8 @@ import numpy as np
 
 __all__ = ["Columns", "IndexFile", "write"]
 
-_MAGIC = b"shmloader index1"
-_HEADER = struct.Struct("<16sQQ")  # magic, where the header lies, its bytes
+_MAGIC = b"shmloader index2"
+_HEADER = struct.Struct("<16sQQ")  # magic, bytes of the header, bytes of the file
 _ALIGNED = 64
 _FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "text": "B"}
 
@@ -50,39 +48,38 @@ def write(path: str, kind: str, columns: Columns) -> None:
     Raises:
         OSError: It cannot be written.
     """
+    blocks, where, at = [], {}, 0
+    summed = blake2b(digest_size=16)
+    for name, column in columns.items():
+        kind_of = "text" if isinstance(column, bytes) else {8: "u8", 4: "u4"}[column.itemsize]
+        block = np.frombuffer(column, np.uint8) if kind_of == "text" else np.ascontiguousarray(column)
+        summed.update(block.data)
+        where[name] = kind_of, at, len(block)
+        blocks.append((at, block))
+        at += -(-block.nbytes // _ALIGNED) * _ALIGNED
+    header = json.dumps({"kind": kind, "columns": where, "sum": summed.hexdigest()}).encode()
+    begin = _columns_begin(len(header))
     made = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}-{secrets.token_hex(4)}")
-    where: dict[str, tuple[str, int, int]] = {}
     # Not by tempfile, whose files only their owner may read: users who share the shards share their index.
-    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        at = _ALIGNED
-        summed = blake2b(digest_size=16)
-        for name, column in columns.items():
-            kind_of = "text" if isinstance(column, bytes) else {8: "u8", 4: "u4"}[column.itemsize]
-            data = memoryview(column if isinstance(column, bytes) else np.ascontiguousarray(column).data)
-            where[name] = kind_of, at, len(data)
-            if data.nbytes:
-                block = data.cast("B")
-                summed.update(block)
-                _put(file, block, at)
-            at = -(-(at + data.nbytes) // _ALIGNED) * _ALIGNED
-        header = json.dumps({"kind": kind, "columns": where, "sum": summed.hexdigest()}).encode()
-        _put(file, memoryview(header), at)
-        _put(file, memoryview(_HEADER.pack(_MAGIC, at, len(header))), 0)
-        os.fsync(file)  # otherwise a power loss could leave the name without the content
+        with open(made, "xb") as file:
+            file.write(_HEADER.pack(_MAGIC, len(header), begin + at) + header)
+            for place, block in blocks:
+                file.seek(begin + place)
+                file.write(block.data)
+            file.truncate(begin + at)
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a power loss could leave the name without the content
         os.replace(made, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(made)
         raise
-    finally:
-        os.close(file)
 
 
-def _put(file: int, data: memoryview, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done : done + (256 << 20)], at + done)
+def _columns_begin(header: int) -> int:
+    """Where columns begin behind a header of so many bytes."""
+    return -(-(_HEADER.size + header) // _ALIGNED) * _ALIGNED
 
 
 class IndexFile:
@@ -109,14 +106,14 @@ class IndexFile:
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size or not head.startswith(_MAGIC):
                 raise ValueError(f"{path} is no index of shards. Delete it, or name another file with index=.")
-            _, at, length = _HEADER.unpack(head)
-            if at + length != size:
+            _, length, whole = _HEADER.unpack(head)
+            if whole != size:
                 raise ValueError(
-                    f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}. Delete it, and make "
-                    "the dataset again"
+                    f"{path} was cut off: it has {size:,} bytes, and should have {whole:,}. Delete it, and make the "
+                    "dataset again"
                 )
+            header = json.loads(file.read(length))
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        header = json.loads(self._map[at : at + length])
         self.kind: str = header["kind"]
         self.sum: str = header["sum"]
         if sum is not None and self.sum != sum:
@@ -124,43 +121,24 @@ class IndexFile:
                 f"{path} was made again from other shards, and a loader still uses the old index. Make the dataset and "
                 "the loader again"
             )
-        whole = memoryview(self._map)
+        columns = memoryview(self._map)[_columns_begin(length) :]
         self._columns: dict[str, Any] = {}
         for name, (kind, place, count) in header["columns"].items():
             width = {"u8": 8, "u4": 4, "text": 1}[kind]
-            if place + width * count > at:
-                raise ValueError(
-                    f"{path} is damaged: its column {name!r} ends beyond the file's columns. Delete it, and make the "
-                    "dataset again"
-                )
-            self._columns[name] = whole[place : place + width * count].cast(_FORMATS[kind])
+            self._columns[name] = columns[place : place + width * count].cast(_FORMATS[kind])
 
     def __getitem__(self, name: str) -> Any:
         """A column: a sequence of integers, or of bytes."""
         return self._columns[name]
 
-    def array(self, name: str) -> np.ndarray[Any, Any]:
-        """A column as an array over the mapped file."""
-        return np.asarray(self._columns[name])
-
     def text(self, name: str, at: int) -> str:
         """A piece of a text.  The column `name`_ends has the ends of the pieces."""
-        return bytes(self.bytes(name, at)).decode("utf-8", "surrogateescape")
-
-    def bytes(self, name: str, at: int) -> Any:
-        """A piece of a text, as bytes in the mapped file."""
         ends = self._columns[f"{name}_ends"]
-        return self._columns[name][ends[at - 1] if at else 0 : ends[at]]
+        return str(self._columns[name][ends[at - 1] if at else 0 : ends[at]], "utf-8", "surrogateescape")
 
     def texts(self, name: str) -> list[str]:
         """All pieces of a text."""
         return [self.text(name, at) for at in range(len(self._columns[f"{name}_ends"]))]
-
-    def has_texts(self, name: str, pieces: Sequence[Any]) -> bool:
-        """Whether a text has exactly these pieces.  That is much quicker than to make strings of them."""
-        encoded = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
-        ends = np.cumsum(list(map(len, encoded)), dtype=np.uint64)
-        return np.array_equal(self.array(f"{name}_ends"), ends) and self._columns[name] == b"".join(encoded)
 
     def place(self, name: str, number: int) -> tuple[int, int]:
         """The part in which a number lies, and its place in that part.  The words of the column are the parts' ends."""

@@ -30,7 +30,7 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Reads parts of files.  A forked child may share its parent's descriptors, because pread() moves no position.
+    """Reads parts of files.  Each process has its own (OfThisProcess), because a thread may hold the lock at a fork.
 
     Args:
         most: How many files are open at a time.
@@ -40,7 +40,6 @@ class LocalFiles:
         self._most = most
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()
         self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     def read(self, path: str, place: int, size: int, stamp: str) -> bytes:
         """A part of a file.
@@ -68,8 +67,6 @@ class LocalFiles:
             os.posix_fadvise(self._file(path, stamp).fd, place, size, os.POSIX_FADV_WILLNEED)
 
     def _file(self, path: str, stamp: str) -> _Descriptor:
-        if self._pid != os.getpid():  # a fork: a thread of the parent may have held the lock
-            self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             found = self._open.get(path)
             if found is not None:
@@ -86,9 +83,6 @@ class LocalFiles:
             while len(self._open) > self._most:
                 self._open.popitem(last=False)
         return file
-
-    def __reduce__(self) -> tuple[type[LocalFiles], tuple[int]]:
-        return LocalFiles, (self._most,)
 
 
 def gone(shard: str) -> FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Finds the index of a list of shards, or makes it.  Only shards that have changed since are listed again.
+"""Finds the index of a list of shards, or makes it, also if one of them has changed since.
 Decides where the index lies (beside the shards, or in the user's cache); others wait while one process makes it.
 
 tar_listing.py lists a tar archive's members, and cython_ext/storage/sample_groups.pxi groups them into samples.
@@ -12,24 +12,26 @@ import fcntl
 import io
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from shmloader.storage.dali_index import list_by_dali
-from shmloader.storage.index_columns import columns_of, listings_in
+from shmloader.storage.index_columns import columns_of
 from shmloader.storage.index_file import IndexFile, write
-from shmloader.storage.listing import Listing
+from shmloader.storage.listing import Listing, Source
 from shmloader.storage.names import TAR, is_remote
-from shmloader.storage.remote import Asker, asking, stamp_of
-from shmloader.storage.row_listing import list_rows_local, list_rows_remote
-from shmloader.storage.tar_listing import list_local, list_remote
+from shmloader.storage.remote import RemoteFiles, asking, stamp_of
+from shmloader.storage.row_listing import list_rows
+from shmloader.storage.tar_listing import list_tar
 
 __all__ = ["Wanted", "find_or_make", "local_stamp"]
 
-_VERSION = "1"  # of the listings; with another number, every index is made again
-_THREADS = 8
+_VERSION = "2"  # of the listings; with another number, every index is made again
+_THREADS_HERE, _THREADS_FAR = 8, 32  # that list shards, local ones and remote ones
+_LOCAL_READS = 1 << 12, 1 << 18  # see Source
+_REMOTE_READS = 1 << 16, 4 << 20
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,6 @@ class Wanted:
     Args:
         shards: Paths and URLs.
         kind: Their format.
-        counted: How many samples some shards have, according to a list of `wids`.
         path: The index's file; None: beside the shards, or in the user's cache.
         options: For fsspec.
         progress: Whether to draw a progress bar.
@@ -47,7 +48,6 @@ class Wanted:
 
     shards: Sequence[str]
     kind: str
-    counted: dict[str, int]
     path: str | None
     options: dict[str, Any]
     progress: bool
@@ -101,21 +101,16 @@ def find_or_make(wanted: Wanted, rebuild: bool = False) -> IndexFile:
         ValueError: A shard cannot be listed.
         OSError: The index can be written nowhere.
     """
-    stamps = _local_stamps(wanted)
-    found = None if rebuild else _found(wanted, stamps)
-    if found is not None and not _changed(found, stamps):
+    if not rebuild and (found := _found(wanted)) is not None:
         return found
     with _alone(wanted):
-        if not rebuild:  # another process may have made it meanwhile
-            found = _found(wanted, stamps)
-            if found is not None and not _changed(found, stamps):
-                return found
-        return _made(wanted, stamps, found)
+        if not rebuild and (found := _found(wanted)) is not None:  # another process has made it meanwhile
+            return found
+        return _made(wanted)
 
 
-def _found(wanted: Wanted, stamps: list[str | None]) -> IndexFile | None:
-    """The existing index of these shards.  If there are two, it is the one with fewer changed shards."""
-    several = []
+def _found(wanted: Wanted) -> IndexFile | None:
+    """The existing index of these shards, if none of the local ones has changed since; see tars.py for remote ones."""
     for path in wanted.places():
         try:
             index = IndexFile(path)
@@ -125,37 +120,24 @@ def _found(wanted: Wanted, stamps: list[str | None]) -> IndexFile | None:
             if wanted.path is not None and not _is_index(path):
                 raise
             continue
-        if index.kind == wanted.kind and index.has_texts("shard", wanted.names()):
-            several.append(index)
-    return min(several, key=lambda index: len(_changed(index, stamps)), default=None)
+        if index.kind == wanted.kind and index.texts("shard") == wanted.names():
+            pairs = zip(wanted.shards, index.texts("stamp"), strict=True)
+            if all(is_remote(shard) or _stamp_here(wanted, shard) == stamp for shard, stamp in pairs):
+                return index
+    return None
+
+
+def _stamp_here(wanted: Wanted, shard: str) -> str:
+    try:
+        return local_stamp(os.stat(shard))
+    except FileNotFoundError:
+        raise wanted.not_there(shard) from None
 
 
 def _is_index(path: str) -> bool:
     """Whether a file may be overwritten, because it is empty or an index, perhaps a damaged one."""
     with open(path, "rb") as file:
         return file.read(14) in (b"shmloader inde", b"")
-
-
-def _local_stamps(wanted: Wanted) -> list[str | None]:
-    """The stamp of each local shard; None for remote ones, which are checked when they are read."""
-    stamps: list[str | None] = []
-    for shard in wanted.shards:
-        if is_remote(shard):
-            stamps.append(None)
-            continue
-        try:
-            stamps.append(local_stamp(os.stat(shard)))
-        except FileNotFoundError:
-            raise wanted.not_there(shard) from None
-    return stamps
-
-
-def _changed(index: IndexFile, stamps: list[str | None]) -> list[int]:
-    """Which shards have changed since the index was made."""
-    if None not in stamps and index.has_texts("stamp", stamps):
-        return []
-    known = index.texts("stamp")
-    return [at for at, (now, then) in enumerate(zip(stamps, known, strict=True)) if now is not None and now != then]
 
 
 # ---------------------------------------------------------------------------------------------------------- making one
@@ -189,87 +171,66 @@ def _alone(wanted: Wanted) -> Iterator[None]:
             file.close()
 
 
-def _made(wanted: Wanted, stamps: list[str | None], old: IndexFile | None) -> IndexFile:
-    changed = range(len(stamps)) if old is None or None in stamps else _changed(old, stamps)
-    listings = {} if old is None else listings_in(old, sorted({*range(len(stamps))} - {*changed}))
-    with _bar(wanted.progress, len(changed)) as done:
-        here = [at for at in changed if stamps[at] is not None]
-        remote = [at for at in changed if stamps[at] is None]
-        listings |= _listed_here(wanted, here, done)
-        if remote:
-            listings |= asking(wanted.options, _questions(wanted, remote, done))
-    ordered = [listings[at] for at in range(len(stamps))]
-    _agree(wanted, ordered)
-    return _kept(wanted, columns_of(wanted.kind, wanted.names(), ordered))
-
-
-def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> dict[int, Listing]:
-    """Lists local shards, several at a time, because reading them does not hold the GIL."""
-
-    def one(at: int) -> Listing:
-        found = _listed(wanted.kind, wanted.shards[at])
-        done()
-        return found
-
-    if len(which) < 2:  # here, because Ctrl-C has to wait for a thread
-        return {at: one(at) for at in which}
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        futures = {at: threads.submit(one, at) for at in which}
+def _made(wanted: Wanted) -> IndexFile:
+    """List all shards, several at a time, because reading them does not hold the GIL."""
+    stop = threading.Event()
+    is_far = any(map(is_remote, wanted.shards))
+    with (
+        _bar(wanted.progress, len(wanted.shards)) as done,
+        concurrent.futures.ThreadPoolExecutor(_THREADS_FAR if is_far else _THREADS_HERE) as threads,
+        asking(wanted.options) if is_far else contextlib.nullcontext() as files,
+    ):
+        futures = [threads.submit(_listed, wanted, shard, files, stop) for shard in wanted.shards]
         try:
-            return {at: future.result() for at, future in futures.items()}
-        except BaseException:
+            listed = [(future.result(), done())[0] for future in futures]
+        except BaseException:  # such as Ctrl-C: the threads are joined when they have ended
+            stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
             raise
+    stamps, listings = zip(*listed, strict=True)
+    return _kept(wanted, columns_of(wanted.kind, wanted.names(), stamps, listings))
 
 
-def _listed(kind: str, shard: str) -> Listing:
-    for _ in range(2):
-        before = local_stamp(os.stat(shard))
-        listing: Listing = list_by_dali(shard) or list_local(shard) if kind == TAR else list_rows_local(kind, shard)
-        if local_stamp(os.stat(shard)) == before:
-            listing.stamp = before
-            return listing
-    raise RuntimeError(f"{shard} changes while it is read. Wait until its writer has closed it")
-
-
-def _questions(
-    wanted: Wanted, which: list[int], done: Callable[[], None]
-) -> Callable[[Asker], Awaitable[dict[int, Listing]]]:
-    async def ask(asker: Asker) -> dict[int, Listing]:
-        async def one(at: int) -> tuple[int, Listing]:
-            shard = wanted.shards[at]
-            try:
-                info = await asker.call("info", shard)
-            except FileNotFoundError:
-                raise wanted.not_there(shard) from None
-            listing: Listing
-            if info.get("size") is None:
-                raise ValueError(
-                    f"{shard} has no size: the server does not say how many bytes it has, so it cannot be read at "
-                    "random. Use a server that answers requests for ranges, or copy the shard"
-                )
-            if wanted.kind == TAR:
-                listing = await list_remote(shard, asker, int(info["size"]))
+def _listed(wanted: Wanted, shard: str, files: RemoteFiles | None, stop: threading.Event) -> tuple[str, Listing]:
+    """A shard's stamp and its listing.  The stamp comes first, and is not that of a shard that changes meanwhile."""
+    with contextlib.ExitStack() as opened:
+        try:
+            if files is not None and is_remote(shard):
+                stamp, source = _far(shard, files)
             else:
-                listing = await list_rows_remote(wanted.kind, shard, asker, int(info["size"]))
-            listing.stamp = stamp_of(info)
-            done()
-            return at, listing
-
-        return dict(await asker.all(one, which))
-
-    return ask
+                stamp, source = _here(shard, opened, stop)
+        except FileNotFoundError:
+            raise wanted.not_there(shard) from None
+        return stamp, list_tar(source) if wanted.kind == TAR else list_rows(wanted.kind, source)
 
 
-def _agree(wanted: Wanted, listings: list[Listing]) -> None:
-    """Compare the listings with the numbers in a list of `wids`."""
-    for shard, listing in zip(wanted.shards, listings, strict=True):
-        expected = wanted.counted.get(shard, listing.samples)
-        if expected != listing.samples:
-            raise ValueError(
-                f"{shard} has {listing.samples:,} samples, and the list of shards says {expected:,}. One of them "
-                "is out of date. Copy the shard again, or make the list again: widsindex create"
-            )
+def _here(shard: str, opened: contextlib.ExitStack, stop: threading.Event) -> tuple[str, Source]:
+    fd = os.open(shard, os.O_RDONLY | os.O_CLOEXEC)
+    opened.callback(os.close, fd)
+    status = os.fstat(fd)
+
+    def read(begin: int, count: int) -> bytes:
+        if stop.is_set():
+            raise concurrent.futures.CancelledError
+        return os.pread(fd, count, begin)
+
+    return local_stamp(status), Source(shard, status.st_size, read, lambda: open(shard, "rb"), *_LOCAL_READS)
+
+
+def _far(shard: str, files: RemoteFiles) -> tuple[str, Source]:
+    info = files.call("info", shard)
+    if info.get("size") is None:
+        raise ValueError(
+            f"{shard} has no size: the server does not say how many bytes it has, so it cannot be read at random. Use "
+            "a server that answers requests for ranges, or copy the shard"
+        )
+    size = int(info["size"])
+
+    def read(begin: int, count: int) -> bytes:
+        data: bytes = files.call("cat_file", shard, start=begin, end=min(begin + count, size))
+        return data
+
+    return stamp_of(info), Source(shard, size, read, lambda: io.BytesIO(read(0, size)), *_REMOTE_READS)
 
 
 def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
@@ -289,7 +250,7 @@ def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
 
 
 @contextlib.contextmanager
-def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
+def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], object]]:
     """A progress bar over shards, if stderr is a terminal and the work takes more than a second."""
     if not wanted or not sys.stderr.isatty():
         yield lambda: None
@@ -301,4 +262,4 @@ def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     with tqdm(total=shards, desc="indexing", unit=" shards", leave=False, delay=1) as bar:
-        yield lambda: (bar.update(), None)[1]
+        yield bar.update

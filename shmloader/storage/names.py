@@ -20,10 +20,10 @@ _FORMATS = {".tar": TAR, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, "
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.(gz|bz2|xz|zst|zstd|lz4|z))$", re.IGNORECASE)
 _RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
 _LOCAL = re.compile(r"^(file://|local://|file:)")
-_PROTOCOL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)(://|::)")
+_REMOTE = re.compile(r"^(?!file:|local:)[a-zA-Z][a-zA-Z0-9+.-]*(://|::)")
 
 
-def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+def shards_of(urls: Any, options: dict[str, Any]) -> list[str]:
     """The shards that a user names, in their order.
 
     Args:
@@ -32,7 +32,7 @@ def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, 
         options: For fsspec.
 
     Returns:
-        The paths (absolute) and URLs; and for the shards that `wids` counted, their numbers of samples.
+        The paths (absolute) and URLs.
 
     Raises:
         ValueError: No shard is named, or one of the names is no shard.
@@ -40,18 +40,12 @@ def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, 
     """
     several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
     found: list[str] = []
-    counted: dict[str, int] = {}
     for given in several:
         for one in _braces(os.fspath(given)):
-            if one.endswith(".json"):
-                listed = _listed(one, options)
-                counted |= {url: count for url, count in listed if count is not None}
-                found += [url for url, _ in listed]
-            else:
-                found += _matched(one, options)
+            found += _listed(one, options) if one.endswith(".json") else _matched(one, options)
     if not found:
         raise ValueError(f"urls={urls!r} names no shard. Name at least one, such as train-{{000..127}}.tar")
-    return found, counted
+    return found
 
 
 def format_of(shards: list[str]) -> str:
@@ -72,7 +66,7 @@ def format_of(shards: list[str]) -> str:
 
 def is_remote(shard: str) -> bool:
     """Whether fsspec reads it."""
-    return bool(_PROTOCOL.match(shard))
+    return bool(_REMOTE.match(shard))
 
 
 def local_path(url: str) -> str:
@@ -134,8 +128,7 @@ def _matched(one: str, options: dict[str, Any]) -> list[str]:
             "itself, such as s3://bucket/train-000000.tar"
         )
     is_pattern = any(wildcard in one for wildcard in "*?[")
-    local = one.startswith(("file:", "local:"))
-    if is_remote(one) and not local:
+    if is_remote(one):
         if not is_pattern or one.startswith(("http://", "https://")):  # in these, ? begins a query
             return [one]
         found = remote.matching(one, options)
@@ -149,27 +142,19 @@ def _matched(one: str, options: dict[str, Any]) -> list[str]:
     return found
 
 
-def _listed(path: str, options: dict[str, Any]) -> list[tuple[str, int | None]]:
-    """The shards that a JSON file of `wids` lists, with how many samples each has."""
-    is_url = is_remote(path) and not path.startswith(("file:", "local:"))
-    if is_url:
+def _listed(path: str, options: dict[str, Any]) -> list[str]:
+    """The shards that a JSON file of `wids` lists."""
+    if is_remote(path):
         text = remote.read_whole(path, options)
     else:
         with open(local_path(path), "rb") as file:
             text = file.read()
     try:
-        shards = [(one["url"], one.get("nsamples")) for one in json.loads(text)["shardlist"]]
+        listed = [one["url"] for one in json.loads(text)["shardlist"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is no list of shards: {type(error).__name__}: {error}. A list is what `widsindex create` writes, "
             'with "shardlist" in it'
         ) from None
-    folder = path.rpartition("/")[0]
-    made = []
-    for url, count in shards:
-        if is_remote(url) or os.path.isabs(url):
-            name = url if is_remote(url) else local_path(url)
-        else:
-            name = f"{folder}/{url}" if is_url else local_path(os.path.join(folder, url))
-        made.append((name, count))
-    return made
+    urls = [url if is_remote(url) else os.path.join(os.path.dirname(path), url) for url in listed]
+    return [url if is_remote(url) else local_path(url) for url in urls]

@@ -12,12 +12,11 @@ sample is taken and an earlier one was not, nobody will take the earlier one, an
 own threads load the samples of a batch takes them slightly out of order.  So only reads that are more than `_SLACK`
 samples earlier are dropped.
 
-A forked or spawned process forgets the reads of its parent, because the threads that read are not in it.
+Each process has its own (OfThisProcess), because the threads that read for its parent are not in it.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -39,7 +38,12 @@ class ReadAhead:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._forget()
+        self._lock = threading.Lock()
+        self.bytes = 0
+        self._announced = 0
+        self._known: dict[Any, int] = {}  # for each key that was announced and not taken, the number of its read
+        self._line: deque[tuple[Any, int, int, Begin]] = deque()
+        self._begun: OrderedDict[Any, tuple[int, int, Any]] = OrderedDict()
 
     def announce(self, reads: Iterable[tuple[Any, int, Begin]]) -> None:
         """Begin reads as far as there is room.  The others begin when there is room for them.
@@ -48,7 +52,7 @@ class ReadAhead:
             reads: For each read a key, its bytes, and a function that begins it.  The function returns the object that
                 take() will return; it has a cancel().
         """
-        with self._locked():
+        with self._lock:
             for key, size, begin in reads:
                 if key not in self._known:
                     self._announced += 1
@@ -58,7 +62,7 @@ class ReadAhead:
 
     def take(self, key: Any) -> Any:
         """The read that was begun for a key; None if there is none.  A key is taken once."""
-        with self._locked():
+        with self._lock:
             at = self._known.pop(key, None)
             if at is None:
                 return None
@@ -68,9 +72,6 @@ class ReadAhead:
             self._drop_before(at - _SLACK)
             self._begin()
             return None if found is None else found[2]
-
-    def __reduce__(self) -> tuple[type[ReadAhead], tuple[int]]:
-        return ReadAhead, (self.most,)
 
     def _begin(self) -> None:
         while self._line:
@@ -97,17 +98,3 @@ class ReadAhead:
             key, when, _, _ = self._line.popleft()
             if self._known.get(key) == when:
                 del self._known[key]
-
-    def _locked(self) -> threading.Lock:
-        if self._pid != os.getpid():
-            self._forget()
-        return self._lock
-
-    def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self.bytes = 0
-        self._announced = 0
-        self._known: dict[Any, int] = {}  # for each key that was announced and not taken, the number of its read
-        self._line: deque[tuple[Any, int, int, Begin]] = deque()
-        self._begun: OrderedDict[Any, tuple[int, int, Any]] = OrderedDict()

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from shmloader.storage.listing import U64, RowListing
-from shmloader.storage.names import PARQUET
-from shmloader.storage.remote import Asker
+from shmloader.storage.listing import U64, RowListing, Source
+from shmloader.storage.names import PARQUET, is_remote
 
-__all__ = ["arrow_batches", "list_rows_local", "list_rows_remote", "pyarrow"]
+__all__ = ["arrow_batches", "list_rows", "pyarrow"]
 
 _FOOTER = 1 << 16  # bytes of the first request, at the end of a Parquet file
 _MAGIC = b"ARROW1"
@@ -34,37 +33,36 @@ def pyarrow(module: str = "pyarrow") -> Any:
         ) from error
 
 
-def list_rows_local(kind: str, path: str) -> RowListing:
-    """The rows of each group of a local file.
+def list_rows(kind: str, shard: Source) -> RowListing:
+    """The rows of each group of a file.
 
     Raises:
-        ValueError: It is no file of this kind, or is damaged.
+        ValueError: It is no file of this kind, is damaged, or is a remote Arrow file.
     """
-    arrow = pyarrow()
-    try:
-        if kind == PARQUET:
-            return _of_parquet(pyarrow("pyarrow.parquet").read_metadata(path))
-        return _rows([batch.num_rows for batch in arrow_batches(path)])
-    except arrow.ArrowInvalid as error:
-        raise _damaged(kind, path, error) from None
-
-
-async def list_rows_remote(kind: str, url: str, asker: Asker, size: int) -> RowListing:
-    """The rows of each group of a file that fsspec reads."""
-    if kind != PARQUET:
+    if kind != PARQUET and is_remote(shard.name):
         raise ValueError(
-            f"{url} is a remote Arrow file. Arrow files are mapped, so they must be local. Copy it to a local disk, or "
-            "write it as Parquet"
+            f"{shard.name} is a remote Arrow file. Arrow files are mapped, so they must be local. Copy it to a local "
+            "disk, or write it as Parquet"
         )
     arrow = pyarrow()
     try:
-        end = await asker.call("cat_file", url, start=max(0, size - _FOOTER), end=size)
-        needed = int.from_bytes(end[-8:-4], "little") + 8
-        if len(end) < needed <= size:
-            end = await asker.call("cat_file", url, start=size - needed, end=size)
-        return _of_parquet(pyarrow("pyarrow.parquet").read_metadata(io.BytesIO(b"PAR1" + end[-needed:])))
+        counts = _of_parquet(shard) if kind == PARQUET else [batch.num_rows for batch in arrow_batches(shard.name)]
     except arrow.ArrowInvalid as error:
-        raise _damaged(kind, url, error) from None
+        raise ValueError(
+            f"{shard.name} is no {kind.capitalize()} file, or is damaged: {error}. Copy or write it again, or leave it "
+            "out"
+        ) from None
+    return RowListing(np.asarray(counts, U64))
+
+
+def _of_parquet(shard: Source) -> list[int]:
+    """The rows of each group of a Parquet file, of which only the end is read."""
+    end = shard.read(max(0, shard.size - _FOOTER), _FOOTER)
+    needed = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < needed <= shard.size:
+        end = shard.read(shard.size - needed, needed)
+    metadata = pyarrow("pyarrow.parquet").read_metadata(io.BytesIO(b"PAR1" + end[-needed:]))
+    return [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
 
 
 def arrow_batches(path: str) -> list[Any]:
@@ -77,17 +75,3 @@ def arrow_batches(path: str) -> list[Any]:
         return [reader.get_batch(at) for at in range(reader.num_record_batches)]
     mapped.seek(0)
     return list(arrow.ipc.open_stream(mapped))
-
-
-def _of_parquet(metadata: Any) -> RowListing:
-    return _rows([metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)])
-
-
-def _rows(counts: list[int]) -> RowListing:
-    return RowListing("", np.asarray(counts, U64))
-
-
-def _damaged(kind: str, shard: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"{shard} is no {kind.capitalize()} file, or is damaged: {error}. Copy or write it again, or leave it out"
-    )

@@ -40,7 +40,7 @@ class Shards(Dataset[Any]):
     be fewer shards than workers, and no worker is idle because of that.
 
     The first len() makes the index, with a progress bar; or `shmloader index URLS` makes it before.  It is a file that
-    all workers map, beside the shards or in ~/.cache/shmloader.  A shard is listed again if its size or time changes.
+    all workers map, beside the shards or in ~/.cache/shmloader.  It is made again if a shard's size or time changes.
 
     Args:
         urls: One path or URL, or several.  They may have braces (`train-{000..127}.tar`) or a pattern (`train-*.tar`).
@@ -102,17 +102,17 @@ class Shards(Dataset[Any]):
                 raise ValueError(f"{name} is {number}. It has to be {least} or more. Leave it out for the default")
         if isinstance(columns, str):
             raise TypeError(f"columns is {columns!r}, a string. It has to be a sequence. Write columns=[{columns!r}]")
-        self.urls, counted = shards_of(urls, options)
+        self.urls = shards_of(urls, options)
         self.columns = None if columns is None else tuple(columns)
         self.decode = decode
         self._kind = format_of(self.urls)
         self._wanted = None if columns is None else named_columns(columns)
         path = None if index is None else local_path(os.fspath(index))
-        self._which = Wanted(self.urls, self._kind, counted, path, options, progress)
+        self._which = Wanted(self.urls, self._kind, path, options, progress)
         self._cache_bytes = cache_bytes
-        self._local = LocalFiles(open_files)
+        self._local = OfThisProcess(partial(LocalFiles, open_files))
         self._remote = OfThisProcess(partial(RemoteFiles, options))
-        self._ahead = ReadAhead(prefetch_bytes)
+        self._ahead = OfThisProcess(partial(ReadAhead, prefetch_bytes))
         self._read_by: Tars | Tables | None = None  # once there is an index
         self._known: tuple[str, str] | None = None  # path and sum of the index in the process that pickled this object
 

@@ -19,7 +19,6 @@ from shmloader.storage.index_file import IndexFile
 from shmloader.storage.local_files import changed, gone
 from shmloader.storage.make_index import local_stamp
 from shmloader.storage.names import PARQUET, is_remote
-from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.remote import OfThisProcess, stamp_of
 from shmloader.storage.row_listing import arrow_batches, pyarrow
 from shmloader.storage.tars import Column
@@ -49,7 +48,7 @@ class Tables:
         shards: Sequence[str],
         index: IndexFile,
         remote: OfThisProcess,
-        ahead: ReadAhead,
+        ahead: OfThisProcess,
         decode: bool | Mapping[str, Decode | None],
         most: int,
     ) -> None:
@@ -94,7 +93,7 @@ class Tables:
 
     def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
         """Begin to read the row groups of rows that will be needed; see ReadAhead."""
-        left, reads = self._ahead.most, []
+        left, reads = self._ahead().most, []
         for group in dict.fromkeys(map(self.place, indices)):
             key = group, _key(wanted)
             if self._kind != PARQUET or key in self._kept().tables:
@@ -108,7 +107,7 @@ class Tables:
             else:
                 left = self._advise(shard, own, wanted, left)
         if reads:
-            self._ahead.announce(reads)
+            self._ahead().announce(reads)
 
     # ------------------------------------------------------------------------------------------------------- row groups
 
@@ -118,7 +117,7 @@ class Tables:
             if (table := kept.tables.get(key)) is not None:
                 kept.tables.move_to_end(key)
                 return table
-            read = self._ahead.take(key)
+            read = self._ahead().take(key)
             if read is not None:
                 with contextlib.suppress(Exception, CancelledError):  # if the early read failed, read again
                     table = read.result()

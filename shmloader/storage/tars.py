@@ -5,7 +5,6 @@ the archive has not changed.  A missing member is an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
@@ -13,10 +12,8 @@ from typing import Any, NamedTuple
 
 from shmloader.storage.decoders import Decode, decoder_of
 from shmloader.storage.index_file import IndexFile
-from shmloader.storage.listing import Parts
-from shmloader.storage.local_files import LocalFiles, changed, gone, short
+from shmloader.storage.local_files import changed, gone, short
 from shmloader.storage.names import is_remote
-from shmloader.storage.read_ahead import ReadAhead
 from shmloader.storage.remote import OfThisProcess, RemoteFiles, stamp_of
 
 __all__ = ["Column", "Tars"]
@@ -33,7 +30,6 @@ class Member(NamedTuple):
     called: str  # its name in a sample
     place: int
     size: int
-    parts: Parts | None  # the pieces of a sparse member; None: it is not sparse
 
 
 class _Reads(NamedTuple):
@@ -60,9 +56,9 @@ class Tars:
         self,
         shards: Sequence[str],
         index: IndexFile,
-        local: LocalFiles,
+        local: OfThisProcess,
         remote: OfThisProcess,
-        ahead: ReadAhead,
+        ahead: OfThisProcess,
         decode: bool | Mapping[str, Decode | None],
     ) -> None:
         self._shards = shards
@@ -74,8 +70,6 @@ class Tars:
         self._members, self._places = index["sample_members"], index["member_place"]
         self._sizes, self._kinds = index["member_size"], index["member_kind"]
         self._names: dict[int, str] = {}  # extensions seen so far, by their numbers
-        sparse = index["sparse"]
-        self._sparse: dict[str, Parts] = json.loads(bytes(sparse)) if len(sparse) else {}
         # For each remote shard that this process reads: a future with its info, or True once it agreed with the index.
         self._looked_at = OfThisProcess(dict)
 
@@ -112,7 +106,7 @@ class Tars:
 
     def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
         """Begin to read samples that will be needed; see ReadAhead."""
-        reads, left = [], self._ahead.most
+        reads, left = [], self._ahead().most
         for index in indices:
             shard = self.place(index)
             url = self._shards[shard]
@@ -120,15 +114,15 @@ class Tars:
                 members = self._wanted(index, wanted)
             except KeyError:
                 continue  # __getitem__ raises the error
-            size = sum(map(_stored, members))
+            size = sum(member.size for member in members)
             if is_remote(url):
                 reads.append((index, size, partial(self._begin, shard, url, members)))
             elif (left := left - size) >= 0:
                 stamp = self.index.text("stamp", shard)
                 for begin, end in _runs(members):
-                    self._local.advise(url, begin, end - begin, stamp)
+                    self._local().advise(url, begin, end - begin, stamp)
         if reads:
-            self._ahead.announce(reads)
+            self._ahead().announce(reads)
 
     # ------------------------------------------------------------------------------------------------ where members lie
 
@@ -141,8 +135,7 @@ class Tars:
                 name = self.index.text("extension", kind)
                 if len(self._names) < 1024:  # a shard may give each member an extension of its own
                     self._names[kind] = name
-            parts = self._sparse.get(str(at)) if self._sparse else None
-            found.append(Member(name, name, self._places[at], self._sizes[at], parts))
+            found.append(Member(name, name, self._places[at], self._sizes[at]))
         return found
 
     def _wanted(self, index: int, wanted: Sequence[Column] | None) -> list[Member]:
@@ -169,11 +162,9 @@ class Tars:
         url = self._shards[shard]
         if is_remote(url):
             return self._from_remote(index, shard, url, members)
-        stamp, found = self.index.text("stamp", shard), []
-        for member in members:
-            data = self._local.read(url, member.place, _stored(member), stamp)
-            found.append(data if member.parts is None else _spread(data, member))
-        return found
+        stamp = self.index.text("stamp", shard)
+        read = self._local().read
+        return [read(url, member.place, member.size, stamp) for member in members]
 
     def _decoded(self, index: int, member: Member, decode: Decode, data: bytes) -> Any:
         try:
@@ -188,7 +179,7 @@ class Tars:
     # --------------------------------------------------------------------------------------------------- remote shards
 
     def _from_remote(self, index: int, shard: int, url: str, members: list[Member]) -> list[Any]:
-        reads = self._ahead.take(index)
+        reads = self._ahead().take(index)
         if reads is not None:
             try:
                 return self._arrived(reads, shard, url, members)
@@ -237,37 +228,21 @@ class Tars:
             raise
         found = []
         for member in members:
-            stored = _stored(member)
             begin, end, data = next((run for run in runs if run[0] <= member.place < run[1]), (0, 0, b""))
-            if member.place != begin or stored != end - begin:
-                data = data[member.place - begin : member.place - begin + stored]
-            found.append(data if member.parts is None else _spread(data, member))
+            if member.place != begin or member.size != end - begin:
+                data = data[member.place - begin : member.place - begin + member.size]
+            found.append(data)
         return found
-
-
-def _stored(member: Member) -> int:
-    """The bytes that a member takes in the archive."""
-    return member.size if member.parts is None else sum(count for _, count in member.parts)
 
 
 def _runs(members: Sequence[Member]) -> list[tuple[int, int]]:
     """The parts of the archive to read for these members: begin and end of each request."""
     runs: list[tuple[int, int]] = []
     for member in sorted(members, key=lambda member: member.place):
-        stored = _stored(member)
-        if not stored:
+        if not member.size:
             continue
         if runs and member.place - runs[-1][1] <= _GAP:
-            runs[-1] = runs[-1][0], max(runs[-1][1], member.place + stored)
+            runs[-1] = runs[-1][0], max(runs[-1][1], member.place + member.size)
         else:
-            runs.append((member.place, member.place + stored))
+            runs.append((member.place, member.place + member.size))
     return runs
-
-
-def _spread(packed: bytes, member: Member) -> bytes:
-    """The bytes of a sparse member, with its holes filled by zeros."""
-    whole, at = bytearray(member.size), 0
-    for begin, count in member.parts or ():
-        whole[begin : begin + count] = packed[at : at + count]
-        at += count
-    return bytes(whole)

@@ -9,7 +9,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from shmloader.far.door import Door
-from shmloader.far.facts import facts
 from shmloader.far.stand_in import stand_in
 from shmloader.far_workers import FarSession, FarWorkers
 from shmloader.system.signals import held, let_through
@@ -44,11 +43,10 @@ class FarWorkerSet(WorkerSet):
         Far workers load the dataset on their machines meanwhile.
         """
         far, address = self._far, self._far.address()
-        here = facts() if far.libraries == "raise" else None
         with held():
             for number in range(self._local, count):
                 try:
-                    door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, here, far.in_flight)
+                    door = Door(address, number, count, os.urandom(SECRET), far.heartbeat, far.in_flight)
                 except OSError as error:
                     raise _no_door(error, address, number, count) from None
                 self._doors.append(door)

@@ -33,7 +33,7 @@ def first(batch: Any) -> Any:
 class Nowhere(FarWorkers):
     """Far workers that are never started."""
 
-    num, heartbeat, libraries = 1, 30.0, "warn"
+    num, heartbeat = 1, 30.0
 
     def address(self) -> str:
         raise NotImplementedError

@@ -10,8 +10,7 @@ import threading
 from multiprocessing import connection, get_context
 from typing import Any
 
-from shmloader.far.facts import facts
-from shmloader.far.maker import end_process, serve
+from shmloader.far.maker import serve
 from shmloader.far_workers import FarSession, FarWorkers, Ticket
 
 CONTEXT = get_context("forkserver")  # its server imports torch, and the processes that it forks do not
@@ -19,7 +18,7 @@ CONTEXT = get_context("forkserver")  # its server imports torch, and the process
 
 def work(ticket: Ticket, pickled: bytes) -> None:
     """What a far worker's process does."""
-    serve(ticket, lambda: pickle.loads(pickled), facts(), end_process, f"node-{ticket.number}")
+    serve(ticket, lambda: pickle.loads(pickled), f"node-{ticket.number}")
 
 
 class Here(FarWorkers):
@@ -27,14 +26,12 @@ class Here(FarWorkers):
 
     Args:
         num: How many.
-        heartbeat, libraries, in_flight: As in FarWorkers.
+        heartbeat, in_flight: As in FarWorkers.
         restarts: Whether one that dies is started again.
     """
 
-    def __init__(
-        self, num: int, heartbeat: float = 60.0, libraries: str = "warn", restarts: bool = True, in_flight: int = 2
-    ) -> None:
-        self.num, self.heartbeat, self.libraries, self.restarts = num, heartbeat, libraries, restarts
+    def __init__(self, num: int, heartbeat: float = 60.0, restarts: bool = True, in_flight: int = 2) -> None:
+        self.num, self.heartbeat, self.restarts = num, heartbeat, restarts
         self.in_flight = in_flight
         self.session: Session | None = None
         self.tickets: list[Ticket] = []

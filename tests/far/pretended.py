@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import struct
 import threading
@@ -15,7 +14,6 @@ from engine import Here
 from torch.utils.data import Dataset
 
 from shmloader.far.door import Door
-from shmloader.far.facts import facts
 from shmloader.far.frames import (
     ANSWER,
     ASK,
@@ -97,8 +95,8 @@ class Pretending(Here):
 
 def is_ready(link: Link) -> Ask:
     """Be ready, and wait for a request."""
-    about = json.dumps({"facts": facts(), "node": "elsewhere"}).encode()
-    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
+    node = b"elsewhere"
+    link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(node), 0, 0, 0, 0)), node)
     return receive_ask(link)
 
 

@@ -5,29 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-import pickle
 import resource
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate
 from engine import CONTEXT, Here
-from pretended import PLAN, Pretending, until_gone, words
 from torch.utils.data import Dataset, get_worker_info
 
 import shmloader
 from shmloader.commands.top.rings import Rings
 from shmloader.far.door import Door
-from shmloader.far.frames import ANSWER, READY, Answer, Garbage
-from shmloader.far.layout import Layouts
-from shmloader.far.link import Link
 from shmloader.far.maker import Maker
 from shmloader.ray import Workers
 from shmloader.statistics import causes
@@ -181,7 +174,7 @@ def test_a_batch_wider_than_a_slot_is_an_error_of_that_batch(max_ring_bytes: int
 
 def test_a_fork_of_the_trainer_holds_no_door_open() -> None:
     """A far worker whose trainer was killed waited for a greeting for as long as such a child lived."""
-    door = Door("127.0.0.1", 0, 1, b"s" * 32, 60.0, None)
+    door = Door("127.0.0.1", 0, 1, b"s" * 32, 60.0)
     ready, says_so = os.pipe()
     told, tells = os.pipe()
     child = os.fork()
@@ -223,87 +216,7 @@ def test_too_few_descriptors_for_all_doors_are_the_error_of_local_workers(monkey
         iter(shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2)))
 
 
-# ------------------------------------------------------------------------------------------------- who knows the secret
-
-
-def plan(*tokens: Any) -> bytes:
-    return pickle.dumps(tokens)
-
-
-@pytest.mark.parametrize(
-    ("meta", "pickled", "why"),
-    [
-        (words(7, 0, ~2, 2, 2, 1000, 1), PLAN, "a leaf at 0, of 1002 bytes, in 4 bytes"),
-        (words(7, 0, ~2, 2, 2, 1000, 1), plan(numpy.dtype("u1")), "a leaf of shape (2, 2) with strides (1000, 1)"),
-        (words(7, 1, ~2, 3, 2, 1, 1), PLAN, "a leaf at 1, of 4 bytes, in 4 bytes"),
-        (words(7, 0, ~2, 3, 2, 1, 1), plan(numpy.dtype("u1")), "a leaf of shape (3, 2) with strides (1, 1)"),
-        (words(7, 0, ~2, 1 << 40, 1 << 40, 0, 0), PLAN, "with strides (0, 0)"),
-        (words(7, 0, ~2, 2, 2, -1, 4), PLAN, "with strides (-1, 4)"),
-        (words(7, 0, ~2, 2, 2, 1 << 62, 1 << 62), PLAN, "bytes, in 4 bytes"),
-        (words(7, 0, ~0), plan(torch.float64), "a leaf at 0, of 8 bytes, in 4 bytes"),
-        (words(7, 0, 1, 4), b"junk", "a plan that cannot be read (UnpicklingError"),
-        (words(7, 0, 1, 4), pickle.dumps(5), "a plan that cannot be read (TypeError"),
-        (words(7), plan(), "a plan that cannot be read (IndexError"),
-        (words(7), plan("a", "b"), "a plan that cannot be read (TypeError"),
-        (words(7, 0, 1, 0), plan(numpy.dtype(object)), "a plan with a leaf of dtype object"),
-    ],
-    ids=[
-        "far strides",
-        "far strides of an array",
-        "a view past the end",
-        "a view as an array",
-        "too many elements",
-        "a negative stride",
-        "wide strides",
-        "no strides",
-        "junk",
-        "a number",
-        "no plan",
-        "no token",
-        "pointers",
-    ],
-)
-def test_a_layout_that_no_writer_makes_is_refused(meta: bytes, pickled: bytes, why: str) -> None:
-    """The trainer would have said that its memory was overwritten, and would have named no far worker."""
-    with pytest.raises(Garbage) as error:
-        Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), pickled, 4)
-    assert why in str(error.value)
-
-
-def test_a_layout_in_another_order_is_let_through() -> None:
-    """Otherwise the test above might refuse all."""
-    for meta in (words(7, 0, ~3, 2, 1, 2, 1, 5, 2), words(7, 0, ~0), words(7, 0, ~2, 3, 2, 1, 1)):
-        assert Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), PLAN, 4) == PLAN
-
-
 NUMBERS = Counted()
-
-
-def claims(facts: bytes) -> Callable[[Link], None]:
-    def speak(link: Link) -> None:
-        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
-        until_gone(link)
-
-    return speak
-
-
-@pytest.mark.parametrize(
-    ("facts", "why"),
-    [
-        (b"{]", "facts that are no JSON"),
-        (b"\xff", "facts that are no JSON"),
-        (b"[" * 100_000, "facts that are no JSON"),
-        (b"[1]", "facts that are no names and texts, in 3 bytes"),
-        (b'{"torch": [1]}', "facts that are no names and texts"),
-    ],
-    ids=["no JSON", "no text", "deep", "a list", "no texts"],
-)
-def test_facts_that_are_none_are_refused(facts: bytes, why: str) -> None:
-    """The stand-in ended by an error of Python's, which the trainer called an exit with code 1."""
-    far = Pretending(claims(facts), libraries="raise")
-    with shmloader.DataLoader(NUMBERS, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
-        next(iter(loader))
-    assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------------------------ Ray

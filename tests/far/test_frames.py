@@ -1,4 +1,4 @@
-"""The frames on the wire to a far worker, the checks of a layout, and a connection's two ends."""
+"""The frames on the wire to a far worker, the plans that both ends keep, and a connection's two ends."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import pickle
 import random
 import select
 import socket
-import struct
 import threading
 from typing import Any
 
-import numpy
 import pytest
 import torch
-from pretended import PLAN, words
+from pretended import PLAN
 
 from shmloader.core.batch_tree import Account, Kept
-from shmloader.far.facts import differences, facts
 from shmloader.far.frames import (
     ANSWER,
     BEAT,
@@ -26,29 +23,10 @@ from shmloader.far.frames import (
     Garbage,
     beat,
     check,
-    pack_task,
-    unpack_task,
 )
-from shmloader.far.layout import Layouts
 from shmloader.far.link import Link
-
-
-@pytest.mark.parametrize(
-    "task", [5, -1, [], [3, 1, 2], pickle.dumps("a key"), numpy.int64(-5), list(numpy.array([3, -(1 << 63)]))], ids=repr
-)
-def test_tasks_arrive_as_they_were(task: Any) -> None:
-    got = unpack_task(*pack_task(task))
-    assert got == task and type(got) is type(task)
-    if isinstance(task, list):
-        assert list(map(type, got)) == list(map(type, task))
-
-
-@pytest.mark.parametrize(
-    ("kind", "data"), [(1, b""), (1, b"x" * 16), (2, b"x" * 7), (9, b""), (4, b"x" * 16), (4, b""), (5, b"x" * 9)]
-)
-def test_a_task_that_nobody_packed_is_garbage(kind: int, data: bytes) -> None:
-    with pytest.raises(Garbage):
-        unpack_task(kind, data)
+from shmloader.far.stand_in import _StandIn
+from shmloader.ray.workers import differences, facts
 
 
 def test_a_beat_is_a_head_alone() -> None:
@@ -57,13 +35,11 @@ def test_a_beat_is_a_head_alone() -> None:
         check(Answer(*ANSWER.unpack(beat(0))), 0, 1 << 20)
 
 
-def test_a_layout_is_checked_again_with_fewer_bytes() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    for plan in (PLAN, PLAN, b"", b""):  # it is kept the second time
-        assert layouts.check(meta, numbers, plan, 4) == PLAN
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, b"", 3)
+def a_stand_in() -> Any:
+    """What a stand-in has for plans, and no more."""
+    made = _StandIn.__new__(_StandIn)
+    made._plans = Kept(Account(MOST_KEPT))
+    return made
 
 
 def test_both_ends_keep_the_same_plans() -> None:
@@ -71,32 +47,23 @@ def test_both_ends_keep_the_same_plans() -> None:
     draws = random.Random(3)
     sizes = [draws.randrange(60_000) for _ in range(80)] + [1 << 20]
     pickled = [pickle.dumps(((dict, ("long " * (size // 5),)), torch.float32)) for size in sizes]
-    layouts, sent = Layouts(), Kept(Account(MOST_KEPT))  # as a Maker has it
+    near, sent = a_stand_in(), Kept(Account(MOST_KEPT))  # as a Maker has it
     were_sent = were_not = 0
     for _ in range(1500):
         number = draws.randrange(len(sizes)) if draws.random() < 0.5 else draws.randrange(5)
-        meta = words(number, 0, 1, 4)
         plan = b"" if sent.get(number) else pickled[number]
         if plan and sent.meets(number):
             sent.keep(number, True, len(plan))
-        assert layouts.check(meta, struct.unpack("4q", meta), plan, 16) == pickled[number]
+        assert near._plan(number, plan) == pickled[number]
         were_sent, were_not = were_sent + bool(plan), were_not + (not plan)
     assert were_sent > 200 and were_not > 200
 
 
 def test_a_plan_that_was_met_once_is_not_known() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    layouts.check(meta, struct.unpack("4q", meta), PLAN, 4)
+    near = a_stand_in()
+    near._plan(7, PLAN)
     with pytest.raises(Garbage, match="plan 7, which it has not sent"):
-        layouts.check(meta, struct.unpack("4q", meta), b"", 4)
-
-
-def test_a_plan_with_the_number_of_another_one_is_checked_anew() -> None:
-    layouts, meta = Layouts(), words(7, 0, 1, 4)
-    numbers = struct.unpack("4q", meta)
-    layouts.check(meta, numbers, PLAN, 4)
-    with pytest.raises(Garbage):
-        layouts.check(meta, numbers, pickle.dumps((torch.float64,)), 4)
+        near._plan(7, b"")
 
 
 def test_a_link_sends_more_than_the_kernel_holds() -> None:
@@ -117,7 +84,7 @@ def test_a_link_sends_more_than_the_kernel_holds() -> None:
         thread.start()
         link = Link.__new__(Link)
         near.setblocking(False)
-        link._sock, link._patience, link._leave = near, 60.0, -1
+        link._sock, link.patience, link._leave = near, 60.0, -1
         link._polls = {wanted: link._poll_for(wanted) for wanted in (select.POLLIN, select.POLLOUT)}
         link.send(data[:5], b"", memoryview(data)[5:])
         thread.join()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from storage_tars import samples_of, write
-from test_tar_members import FORMATS, PLAIN, drawn, ours, sparse
+from test_tar_members import FORMATS, PLAIN, drawn, ours
 
 import shmloader
 from shmloader.storage import names
@@ -30,12 +30,6 @@ def test_plain_archives(tmp_path: Path, what: str) -> None:
     for format in FORMATS.values():
         path = write(tmp_path / "0.tar", PLAIN[what], format)
         assert ours(path) == theirs(path) == samples_of(path)
-
-
-@pytest.mark.parametrize("kind", ["gnu", "0.0", "0.1", "1.0"])
-def test_sparse_members(tmp_path: Path, kind: str) -> None:
-    sparse(tmp_path / "0.tar", kind)
-    assert ours(str(tmp_path / "0.tar")) == theirs(tmp_path / "0.tar")
 
 
 def test_drawn_archives(tmp_path: Path) -> None:

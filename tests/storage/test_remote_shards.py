@@ -154,11 +154,10 @@ def test_an_index_within_a_running_event_loop(remote: str) -> None:
 
 @pytest.mark.parametrize("step", [1 << 10, 1 << 16])
 def test_an_index_read_in_steps(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    from shmloader.storage import tar_listing
+    from shmloader.storage import make_index
 
     write(tmp_path / "1.tar", [("big.bin", bytes(300_000)), ("big.cls", b"1"), *photographs(5), ("last.bin", b"")])
-    monkeypatch.setattr(tar_listing, "_FIRST", step)
-    monkeypatch.setattr(tar_listing, "_STEP", 4 * step)
+    monkeypatch.setattr(make_index, "_REMOTE_READS", (step, 4 * step))
     dataset = shmloader.Shards(remote)
     assert [without_url(dataset[at]) for at in range(len(dataset))] == expected(tmp_path)
 
@@ -188,7 +187,7 @@ def test_a_dataset_that_was_used_before_the_fork(remote: str, tmp_path: Path) ->
     samples = context.SimpleQueue()
 
     def read() -> None:
-        assert dataset._ahead.take(7) is None  # its parent's reads are not under way here
+        assert dataset._ahead().take(7) is None  # its parent's reads are not under way here
         dataset.__prefetch__([5, 6])
         samples.put([without_url(dataset[at]) for at in (4, 5, 6)])
 
@@ -211,7 +210,7 @@ def test_reads_under_way(remote: str, tmp_path: Path, monkeypatch: pytest.Monkey
     dataset.__prefetch__(order)
     assert [without_url(dataset[at]) for at in order] == [expected(tmp_path)[at] for at in order]
     assert Slow.most_under_way >= 16  # remote.THREADS for one that is not asynchronous
-    assert dataset._ahead.bytes == 0 and not dataset._ahead._known
+    assert dataset._ahead().bytes == 0 and not dataset._ahead()._known
     del dataset
 
 
@@ -222,10 +221,10 @@ def test_reads_under_way_are_bounded(remote: str, tmp_path: Path, monkeypatch: p
     Slow.most_under_way = 0
     for begin in (0, 20):
         dataset.__prefetch__(range(begin, begin + 20))
-        assert dataset._ahead.bytes <= 400 and len(dataset._ahead._known) - len(dataset._ahead._begun) >= 16
+        assert dataset._ahead().bytes <= 400 and len(dataset._ahead()._known) - len(dataset._ahead()._begun) >= 16
         for at in range(begin, begin + 20):
             assert without_url(dataset[at]) == expected(tmp_path)[at]
-            assert dataset._ahead.bytes <= 400
+            assert dataset._ahead().bytes <= 400
     assert Slow.most_under_way <= 4
 
 

@@ -24,25 +24,21 @@ def expected(tmp_path: Path) -> list[dict[str, Any]]:
     return [sample for path in sorted(tmp_path.glob("*.tar")) for sample in samples_of(path)]
 
 
-def test_only_what_has_changed_is_listed_again(shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: list[str] = []
-    inner = make_index._listed
-
-    def noted(kind: str, shard: str) -> Any:
-        listed.append(os.path.basename(shard))
-        return inner(kind, shard)
-
-    monkeypatch.setattr(make_index, "_listed", noted)
-    assert len(shmloader.Shards(shards)) == 60 and len(listed) == 3
-    assert len(shmloader.Shards(shards)) == 60 and len(listed) == 3
+def test_it_is_made_again_where_a_shard_has_changed(
+    shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    inner = make_index._made
+    monkeypatch.setattr(make_index, "_made", lambda wanted: (made.append(wanted.kind), inner(wanted))[1])
+    assert len(shmloader.Shards(shards)) == 60 and len(made) == 1
+    assert len(shmloader.Shards(shards)) == 60 and len(made) == 1
     write(tmp_path / "train-001.tar", [("dir/new.Seg.PNG", b"1"), ("dir/new.cls", b"2"), ("x.jpg", b"3")])
-    listed.clear()
     dataset = shmloader.Shards(shards)
-    assert [dataset[at] for at in range(len(dataset))] == expected(tmp_path) and listed == ["train-001.tar"]
+    assert [dataset[at] for at in range(len(dataset))] == expected(tmp_path) and len(made) == 2
     os.utime(tmp_path / "train-002.tar", (1, 1))
-    assert len(shmloader.Shards(shards)) == 42 and listed == ["train-001.tar", "train-002.tar"]
+    assert len(shmloader.Shards(shards)) == 42 and len(made) == 3
     dataset.make_index()
-    assert len(listed) == 5
+    assert len(made) == 4
 
 
 def test_where_the_index_is_kept(shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,41 +127,3 @@ def test_workers_map_one_index(shards: str) -> None:
     pids = [process.pid or 0 for process in multiprocessing.active_children()]
     assert len(pids) == 2 and all(map(mapped, [os.getpid(), *pids]))
     del batches
-
-
-def test_an_index_of_dali(shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "train-000.tar"
-    lines, at = ["v1.2 20"], 0
-    for sample in samples_of(path):
-        words = []
-        for name in ("jpg", "cls", "txt"):
-            words += [name, str(at + 512), str(len(sample[name])), f"{sample['__key__']}.{name}"]
-            at += 512 + -(-len(sample[name]) // 512) * 512
-        lines.append(" ".join(words))
-    beside = tmp_path / "train-000.idx"
-    listed: list[str] = []
-    inner = make_index.list_local
-    monkeypatch.setattr(make_index, "list_local", lambda shard: (listed.append(shard), inner(shard))[1])
-
-    def samples(text: str) -> list[dict[str, Any]]:
-        beside.write_text(text)
-        dataset = shmloader.Shards(path)
-        dataset.make_index()
-        return [dataset[k] for k in range(len(dataset))]
-
-    whole = "\n".join(lines) + "\n"
-    assert samples(whole) == samples_of(path) and not listed
-    for text in (
-        whole.replace("v1.2", "v1.1"),
-        "\n".join(lines[:-1]),  # a sample was added since
-        whole.replace("jpg 512 100", "jpg 512 101"),
-        whole.replace(" 000000.jpg", " other.jpg"),
-        whole.replace(" 000000.jpg", " 0 0.jpg"),
-        "",
-    ):
-        listed.clear()
-        assert samples(text) == samples_of(path) and len(listed) == 1
-    os.utime(beside, (1, 1))  # older than its archive
-    listed.clear()
-    shmloader.Shards(path).make_index()
-    assert len(listed) == 1

@@ -110,7 +110,7 @@ def test_remote_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         order = random.Random(2).sample(range(30), 30)
         dataset.__prefetch__(order)
         assert [dataset[at]["label"] for at in order] == order
-        assert dataset._source().decoded_groups == 6 and dataset._ahead.bytes == 0
+        assert dataset._source().decoded_groups == 6 and dataset._ahead().bytes == 0
         memory.pipe_file("/far/0.parquet", (tmp_path / "1.parquet").read_bytes())
         with pytest.raises(RuntimeError, match=r"0\.parquet has changed"):
             shmloader.Shards("memory://far/*.parquet", ["label"])[0]

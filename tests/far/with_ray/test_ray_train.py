@@ -1,4 +1,4 @@
-"""shmloader.ray.prepare_data_loader, and Ray's own under patch_torch(), in training functions of Ray Train."""
+"""shmloader.ray.prepare_data_loader in training functions of Ray Train."""
 
 from __future__ import annotations
 
@@ -62,12 +62,7 @@ MADE: dict[str, Any] = {
 
 def train(config: dict[str, Any]) -> None:
     """Take some batches of an epoch, after a state if there is one, and write down what came."""
-    loader: Any = shmloader.DataLoader(Numbers(), **MADE)
-    if config["how"] == "ours":
-        loader = shmloader.ray.prepare_data_loader(loader)
-    else:
-        with shmloader.patch_torch():
-            loader = ray.train.torch.prepare_data_loader(loader)
+    loader: Any = shmloader.ray.prepare_data_loader(shmloader.DataLoader(Numbers(), **MADE))
     kept = {name: getattr(loader, name) for name in ("prefetch_factor", "persistent_workers", "schedule")}
     folder = pathlib.Path(config["folder"])
     state = folder / "state.json"
@@ -89,7 +84,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def fit(folder: pathlib.Path, ranks: int, **config: Any) -> list[Any]:
-    config = {"how": "ours", "resumes": False, "batches": 1000, "name": "", "folder": str(folder), **config}
+    config = {"resumes": False, "batches": 1000, "name": "", "folder": str(folder), **config}
     trainer = TorchTrainer(
         train,
         train_loop_config=config,
@@ -100,10 +95,9 @@ def fit(folder: pathlib.Path, ranks: int, **config: Any) -> list[Any]:
     return [json.loads((folder / f"{config['name']}{rank}.json").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("how", ["ours", "Ray's, patched"])
-def test_two_ranks_leave_in_mid_epoch_and_three_go_on(one_node: None, how: str, tmp_path: pathlib.Path) -> None:
-    first = fit(tmp_path, 2, how=how, batches=6, name="first")
-    rest = fit(tmp_path, 3, how=how, resumes=True, name="rest")
+def test_two_ranks_leave_in_mid_epoch_and_three_go_on(one_node: None, tmp_path: pathlib.Path) -> None:
+    first = fit(tmp_path, 2, batches=6, name="first")
+    rest = fit(tmp_path, 3, resumes=True, name="rest")
     for each in (*first, *rest):
         assert each["kind"] == "DataLoader" and each["sampler"] == "shmloader.resume.distributed" and each["rides"]
         assert each["kept"] == {name: MADE[name] for name in each["kept"]}
@@ -194,16 +188,6 @@ def test_what_cannot_be_prepared_is_refused(second_of_two: None) -> None:
     batches = torch.utils.data.BatchSampler(range(72), 4, False)
     with pytest.raises(ValueError, match="cannot divide the batches of BatchSampler among 2"):
         shmloader.ray.prepare_data_loader(shmloader.DataLoader(Numbers(), batch_sampler=batches))
-
-
-def test_rays_function_has_its_own_code_after_the_patch(second_of_two: None) -> None:
-    from ray.train.torch import prepare_data_loader
-
-    before = prepare_data_loader.__code__
-    with shmloader.patch_torch(), shmloader.patch_torch():
-        made = prepare_data_loader(shmloader.DataLoader(Numbers(), num_workers=1, spare_slots=3))
-        assert type(made) is shmloader.DataLoader and made.spare_slots == 3
-    assert prepare_data_loader.__code__ is before
 
 
 @pytest.mark.long
