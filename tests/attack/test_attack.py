@@ -442,6 +442,9 @@ def test_what_the_loader_asks_of_users_objects_is_found(name: str, plant: Any) -
     assert judged(CORPUS[name], plant=plant) is not None
 
 
+NO_ERRORS = property(lambda self: [], lambda self, errors: None)
+
+
 def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
     return not hasattr(found, "__code__") or found.__code__.co_filename == file
 
