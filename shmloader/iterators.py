@@ -33,6 +33,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks.bypassed import warn_if_bypassed
 from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
 from shmloader.private import of_torch
@@ -57,6 +58,7 @@ def rides(loader: Any) -> bool:
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
         off_the_ring.warn_or_refuse(loader, why)
+    warn_if_bypassed(loader)
     read_elsewhere.iterates(loader)
     return why is None
 

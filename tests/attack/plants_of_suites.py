@@ -375,6 +375,11 @@ _OF_DATASETS = (
         attack=True,
     ),
     Plant(
+        fault="a dataset's own __getitem__ is bypassed by the __getitems__ of a class above it, without a word",
+        edits=(("shmloader/iterators.py", "    warn_if_bypassed(loader)\n", ""),),
+        tests=("tests/face/test_bypassed.py::test_a_bypassed_getitem_is_named_once",),
+    ),
+    Plant(
         fault="workers are forked while the dataset holds an open file, without a word",
         edits=(
             (
