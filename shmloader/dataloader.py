@@ -357,8 +357,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         why = off_the_ring.why_never(type(self))
         if why is not None and hasattr(super(), name):
             return True
-        if why is None:
-            why = read_elsewhere.why_not(self) if self.num_workers else replaced.why_uncounted(self.dataset)
+        if why is None and self.num_workers:
+            why = read_elsewhere.why_not(self)
         if why is not None:
             raise RuntimeError(
                 f"{name}() needs a loader that rides shmloader's ring, or one without workers. Otherwise nothing "

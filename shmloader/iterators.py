@@ -33,9 +33,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks.bypassed import warn_if_bypassed
 from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
-from shmloader.private import of_torch, replaced
+from shmloader.private import of_torch
 from shmloader.resume.place import place_of
 from shmloader.system.cleanup import OwnIterator
 from shmloader.system.user_line import warn_once
@@ -57,6 +58,7 @@ def rides(loader: Any) -> bool:
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
         off_the_ring.warn_or_refuse(loader, why)
+    warn_if_bypassed(loader)
     read_elsewhere.iterates(loader)
     return why is None
 
@@ -140,8 +142,7 @@ def torchs(loader: Any, make: Callable[[], Any]) -> Any:
     options, why = options_of(loader), off_the_ring.why_never(type(loader))
     if why is not None and options.skips_bad_samples:  # of the ring's options, only this one works without workers
         off_the_ring.refuse(loader, why)
-    uncounted = off_the_ring.why_not_here() or replaced.why_uncounted(loader.dataset)
-    if loader.num_workers or uncounted is not None:
+    if loader.num_workers or off_the_ring.why_not_here() is not None:
         return make()
     return without_workers(loader, options, make)
 

@@ -43,8 +43,6 @@ def why_not(loader: Any) -> str | None:
         return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
     if of_torch.is_pipe(loader.dataset):
         return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
-    if (why := replaced.why_uncounted(loader.dataset)) is not None:
-        return f"{why}: use a map-style dataset, or do not import the file that replaces the fetcher"
     return _why_not_pinned() if loader.pin_memory and torch.accelerator.is_available() else None
 
 

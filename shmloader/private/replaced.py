@@ -6,8 +6,7 @@ Other code changes torch's loader by setting attributes of torch's classes and m
 that, because then the batches differ without a word.  There are three kinds:
 
     (a) what makes a batch       torch's fetchers, or the function that chooses one.  Our workers call what is there
-                                 now: fetch_by_others() in worker/fetch.py.  With a stream, torch's iterator serves the
-                                 loader, and nothing counts its samples: a replaced fetcher may take any number of them.
+                                 now: their_fetcher.py.
     (b) what makes an iterator   `__iter__` and `_get_iterator` of torch's loader.  We call what is there now.  In the
                                  end it calls torch's own function, and that gets an iterator of ours: come_back().
     (c) how an iterator works    the methods in _METHODS.  Only torch's iterator calls them, so that one serves the
@@ -138,23 +137,15 @@ def refusal(option: str, by: str) -> str:
     )
 
 
-def why_uncounted(dataset: Any) -> str | None:
-    """Why the samples of a stream cannot be counted, so that it neither rides nor resumes; None if they can."""
-    if not isinstance(dataset, torch.utils.data.IterableDataset) or (by := fetcher(streams=True)) is None:
-        return None
-    return (
-        f"other code has replaced torch's fetcher of streams by {by}, which may take any number of samples for a batch"
-    )
-
-
-def make_fetcher(*arguments: Any) -> Any:
-    """The fetcher that torch's worker would make now for a map-style dataset.
+def make_fetcher(streams: bool, *arguments: Any) -> Any:
+    """The fetcher that torch's worker would make now.
 
     Args:
+        streams: Whether the dataset is iterable.
         *arguments: The dataset, whether tasks are batches, the collate function, and whether the last batch is dropped.
     """
     kind: Any = torch.utils.data._DatasetKind
-    return kind.create_fetcher(kind.Map, *arguments)
+    return kind.create_fetcher(kind.Iterable if streams else kind.Map, *arguments)
 
 
 # ---------------------------------------------------------------------------------------------------- (b) the iterator

@@ -47,6 +47,14 @@ def is_got_one_by_one(dataset: Any) -> bool:
     return all(map(is_got_one_by_one, _parts(dataset)))
 
 
+def asked_for_batches(dataset: Any) -> Iterator[Any]:
+    """A dataset, and the datasets inside torch's wrappers that pass `__getitems__` on to them."""
+    yield dataset
+    if isinstance(dataset, (Subset, StackDataset)):
+        for part in _parts(dataset):
+            yield from asked_for_batches(part)
+
+
 def _parts(dataset: Any) -> list[Any]:
     if isinstance(dataset, Subset):
         return [dataset.dataset]

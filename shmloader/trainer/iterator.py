@@ -118,6 +118,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
         start = {
             "base_seed": seed_of_workers(place, self._base_seed),
             "left": left_of_streams(place),
+            "watches_states": self._streams and place.current is None,
         }
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]

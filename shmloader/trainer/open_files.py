@@ -97,6 +97,8 @@ def _is_file(value: Any) -> bool:
     """Whether an object of Python's is a file on a disk, open for reading."""
     if value in (None, sys.stdin, sys.stdout, sys.stderr) or value.closed or not value.readable():
         return False
+    if getattr(value, "_rolled", True) is False:  # a SpooledTemporaryFile in memory, which fileno() would write to disk
+        return False
     fd = value.fileno()
     return fd > _STANDARD and stat.S_ISREG(os.fstat(fd).st_mode)
 
@@ -126,4 +128,5 @@ _KINDS: dict[str, Callable[[Any], bool]] = {  # by the name of the class: whethe
     "netCDF4._netCDF4.Dataset": lambda file: bool(file.isopen()),
     **dict.fromkeys(("lmdb.Environment", "lmdb.cffi.Environment", "builtins.Environment"), _takes_locks),
     "sqlite3.Connection": _has_file,
+    "PIL.ImageFile.ImageFile": lambda picture: bool(picture.tile) and _is_file(picture.fp),
 }

@@ -34,7 +34,8 @@ from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.epoch_length import warn_if_all_dropped
 from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams
-from shmloader.worker.fetch import Left, Stream, restore_stream, state_of_parts, state_when_fresh, with_states
+from shmloader.worker.fetch import Left, pass_over, restore_stream, state_of_stream, state_when_fresh
+from shmloader.worker.their_fetcher import TheirStream
 
 
 def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
@@ -206,23 +207,32 @@ class _Indices:
 
 
 class _Streaming(OurFetcher):
-    """Makes batches of a stream as a worker does, and counts them."""
+    """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
         self._fetcher, self._loader, self._epoch = fetcher, weakref.ref(loader), epoch
         self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
-        if left is not None and left.ended:
-            restore_stream(loader.dataset, left)  # after iter(), because a dataset may count its epochs there
-        self._stream = stream = Stream(
-            *(loader.dataset, fetcher.dataset_iter, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last, left)
-        )
-        epoch.states = lambda: [stream.state() or None]
+        dataset = loader.dataset
+        ended = left is not None and left.ended
+        if ended:
+            restore_stream(dataset, left)  # after iter(), because a dataset may count its epochs there
+        self._theirs: TheirStream | None = None
+        if replaced.fetcher(streams=True) is not None:
+            self._theirs = stream = TheirStream(dataset, fetcher, left)
+            epoch.states = lambda: [stream.state() or None]
+            return
+        fetcher.ended = ended
+        samples = fetcher.dataset_iter
+        given = fetcher.dataset_iter = _Given(iter(()) if ended else pass_over(dataset, samples, left), left)
+        epoch.states = lambda: [
+            state_of_stream(dataset, samples, fetcher.ended or given.ended, given.count, given.errors) or None
+        ]
 
     def fetch(self, index: Any) -> Any:
         """The next batch."""
         try:
-            batch = self._stream(index)
+            batch = self._fetcher.fetch(index) if self._theirs is None else self._theirs(index)
         except StopIteration:
             self._reading.ended = True
             warn_if_all_dropped(self._loader(), self._epoch)
@@ -234,8 +244,43 @@ class _Streaming(OurFetcher):
         return batch
 
 
+class _Given:
+    """A stream's iterator that counts the samples that it gives, and the errors between them.
+
+    Args:
+        samples: The dataset's iterator.
+        start: The place from which it continues; None: its beginning.
+
+    Attributes:
+        count: How many samples it has given in this epoch.
+        errors: For each exception, how many samples came before it.
+        ended: Whether the last next() found its end.
+    """
+
+    def __init__(self, samples: Iterator[Any], start: Left | None) -> None:
+        self._samples = samples
+        self.count = 0 if start is None else start.samples
+        self.errors = [] if start is None else list(start.errors)
+        self.ended = start is not None and start.ended
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            sample = next(self._samples)
+        except StopIteration:
+            self.ended = True
+            raise
+        except Exception:
+            self.errors.append(self.count)
+            raise
+        self.count += 1
+        return sample
+
+
 def _state_before(dataset: Any) -> list[bytes | None]:
     """A stream's state before it begins; None if it has none yet."""
     with contextlib.suppress(Exception):
-        return [state_of_parts(with_states(dataset, None), False, 0, ()) or None]
+        return [state_of_stream(dataset, None, False, 0, ()) or None]
     return [None]

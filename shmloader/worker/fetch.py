@@ -8,13 +8,13 @@ import collections
 import contextlib
 import itertools
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from shmloader.core.batch_writer import Writer
-from shmloader.private import replaced
 from shmloader.protocols.attributes import says_where_it_is
 from shmloader.protocols.iterators import by_next, skip
 from shmloader.protocols.states import load_state
@@ -65,10 +65,7 @@ def fetch_from(
     """
     made = default if collate_fn is default_collate else collate_fn
     if isinstance(dataset, IterableDataset):
-        restore_stream(dataset, left)
-        # iter() is not called on a stream that has ended, because a stream may count its epochs by that
-        samples = None if left is not None and left.ended else iter(dataset)
-        return Stream(dataset, samples, auto_collation, made, drop_last, left, fetched)
+        return Stream(dataset, auto_collation, made, drop_last, left, fetched)
     if not auto_collation:
         get = None if skips is None else skips.sample
 
@@ -96,45 +93,15 @@ def fetch_from(
     return fetch
 
 
-def fetch_by_others(dataset: Any, *arguments: Any, option: str | None, fetched: Callable[[], None]) -> Fetch | None:
-    """fetch_from(), if other code has replaced torch's fetcher in this process: NOTE [ Replaced ], (a).
-
-    Args:
-        dataset: The dataset.
-        *arguments: Further ones of fetch_from() that torch's fetcher gets, too.
-        option: An option that needs torch's fetcher; None: there is none.
-        fetched: Called when a batch is there: it was collated, too, so all its time counts as the samples'.
-
-    Returns:
-        The function; None if torch's fetcher was not replaced.
-
-    Raises:
-        ValueError: It was replaced, and there is such an option, or the dataset is a stream.  The trainer notices that,
-            too, if it was replaced there.
-    """
-    if isinstance(dataset, IterableDataset):
-        if why := replaced.why_uncounted(dataset):
-            raise ValueError(f"{why}. Have the trainer's process replace it, too, before iter().")
-        return None
-    by = replaced.fetcher(streams=False)
-    if by is None:
-        return None
-    if option is not None:
-        raise ValueError(replaced.refusal(option, by))
-    fetcher = replaced.make_fetcher(dataset, *arguments)
-
-    def fetch(task: Any) -> Any:
-        batch = fetcher.fetch(task)
-        fetched()
-        return batch
-
-    return fetch
-
-
 def with_states(dataset: Any, samples: Any) -> dict[str, Any]:
     """A stream and its iterator, by what a state calls them; None in place of one that does not say where it is."""
     parts = {"dataset": dataset, "iterator": samples}
     return {name: part if says_where_it_is(part) else None for name, part in parts.items()}
+
+
+def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
+    """state_of_parts() of a stream, and of its iterator; None if it has none now."""
+    return state_of_parts(with_states(dataset, samples), ended, given, errors)
 
 
 def state_of_parts(parts: dict[str, Any], ended: bool, given: int, errors: Sequence[int]) -> bytes:
@@ -193,7 +160,7 @@ def state_when_fresh(dataset: Any, left: Left | None) -> Any:
     return None
 
 
-def _pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
+def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
     """Move a stream's iterator to its place: by its state, or by taking the delivered samples from it again.
 
     Returns:
@@ -210,19 +177,24 @@ def _pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
             restore_stream(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:
-        return _pass_errors_over(samples, left)
+        return pass_errors_over(dataset, samples, left)
     skip(samples, left.samples)
     return samples
 
 
-def _pass_errors_over(samples: Any, left: Left) -> Any:
-    """_pass_over() for a stream that raised before the user continued: an error at the same place is dropped.
+def pass_errors_over(dataset: Any, samples: Any, left: Left, each: int = 1) -> Any:
+    """pass_over() for a stream that raised before the user continued: an error at the same place is dropped.
 
     An error that does not come again may have taken a sample's place, or the stream may have tried that sample again.
     In the first case the stream now gives a sample more: the one that raised, or, because the count ends one sample
-    early, one that was delivered.  None is lost.
+    early, one that was delivered.
+
+    Args:
+        dataset, samples, left: As in pass_over().
+        each: How many samples an item of the iterator counts as.
     """
     given, errors = 0, collections.Counter(left.errors)
+    missing: list[int] = []
     while given < left.samples or errors[given]:
         try:
             sample = next(samples)
@@ -233,35 +205,55 @@ def _pass_errors_over(samples: Any, left: Left) -> Any:
                 raise
             errors[given] -= 1
             continue
+        missing += [given] * errors.pop(given, 0)
         if given == left.samples:  # the error came behind the last delivered sample, so this one was not delivered
-            return itertools.chain([sample], by_next(samples))
-        errors.pop(given, None)
-        given += 1
+            samples = itertools.chain([sample], by_next(samples))
+            break
+        given += each
+    if missing:
+        _warn_of_missing(dataset, missing)
     return samples
 
 
-class Stream:
-    """Batches of an iterable dataset, as they come.
+def _warn_of_missing(dataset: Any, missing: list[int]) -> None:
+    """Warn of the errors that did not come again.  A worker has no line of the user's loop, so the stream's is named.
 
     Args:
         dataset: The stream.
-        samples: Its iterator; it is not asked if the stream has ended.
-        auto_collation, collate_fn, drop_last, left, fetched: As in fetch_from().
+        missing: For each error, how many samples came before it.
     """
+    kind, worker = type(dataset), get_worker_info()
+    named = kind.__name__ if worker is None else f"{kind.__name__} in worker {worker.id}"
+    after = f"{missing[0]} sample{'s' * (missing[0] != 1)}"
+    code = getattr(kind.__iter__, "__code__", _warn_of_missing.__code__)
+    warnings.warn_explicit(
+        f"the stream {named} raised after {after} in the saved run, but not in this one. It has no "
+        "state_dict(), so the loader counts its samples to find the place. If the stream left a sample out when it "
+        f"raised, more samples come than in an uninterrupted run, or come twice: {len(missing)}. None is lost. Give "
+        "the stream a state_dict() and a load_state_dict().",
+        RuntimeWarning,
+        code.co_filename,
+        code.co_firstlineno,
+    )
+
+
+class Stream:
+    """Batches of an iterable dataset, as they come."""
 
     def __init__(
         self,
         dataset: Any,
-        samples: Any,
         auto_collation: bool,
         collate_fn: Callable[[Any], Any],
         drop_last: bool,
-        left: Left | None,
+        left: Left | None = None,
         fetched: Callable[[], None] = lambda: None,
     ) -> None:
+        restore_stream(dataset, left)
         self._dataset = dataset
         self._ended = left is not None and left.ended
-        self._samples = _pass_over(dataset, samples, left)
+        # iter() is not called on a stream that has ended, because a stream may count its epochs by that
+        self._samples = iter(()) if self._ended else pass_over(dataset, iter(dataset), left)
         self._given = 0 if left is None else left.samples
         self._errors = [] if left is None else list(left.errors)
         self._auto_collation = auto_collation

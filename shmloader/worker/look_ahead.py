@@ -179,7 +179,9 @@ def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collat
 
 
 def indices_of(task: Any, auto_collation: bool) -> list[Any]:
-    """A task's indices, in a list that the dataset may change."""
+    """A plain list of a task's indices; reading a list whose samples are seeded would seed them."""
     if not auto_collation:
         return [task]
+    if isinstance(task, list):
+        return task[:]
     return list(task) if hasattr(task, "__len__") else []

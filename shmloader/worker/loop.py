@@ -2,11 +2,10 @@
 It begins epochs (worker_init_fn, set_epoch), catches exceptions, and gives up the slot of a batch that user code keeps.
 
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
-threads, and the same exceptions caught.  Worker._fill catches an exception.  Steps.bring() in next_batch.pxi raises it
-in the batch's turn, by raise_again() of batch/exceptions.py, and the epoch continues with the next batch.
+threads, and the same exceptions caught.  How an exception gets to the trainer: send_exception.py.
 
 A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore_stream` and
-`Stream` in fetch.py resume a stream.  NOTE [ Cells ] in resume/stream_states.py says which batch's state a loader's
+`pass_over` in fetch.py resume a stream.  NOTE [ Cells ] in resume/stream_states.py says which batch's state a loader's
 state has.
 """
 
@@ -14,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
-import sys
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 import torch
@@ -39,23 +37,15 @@ from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Sampler
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.fetch import (
-    Fetch,
-    Left,
-    Stream,
-    fetch_by_others,
-    fetch_from,
-    is_restored,
-    state_at_first,
-    state_when_fresh,
-)
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored, state_at_first, state_when_fresh
 from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.numbered_copy import NumberedCopy
 from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.send_exception import error_as_state, write_instead
+from shmloader.worker.state_costs import StateCosts
+from shmloader.worker.their_fetcher import TheirStream, theirs
 
 Seed = Callable[[Any, int, Any, int], Any]  # a function of random_states.py that seeds a task
-
-_SHORT = 2000  # characters of a traceback: its end has the exception
 
 
 def work(
@@ -116,6 +106,7 @@ class Worker:
         look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
+        watches_states: whether it warns if its stream's states take long.  One worker does, once for a loader.
     """
 
     def __init__(
@@ -136,6 +127,7 @@ class Worker:
         left: list[Left] | None = None,
         look_ahead: int | None = None,
         pool: Any = None,
+        watches_states: bool = False,
         numbers: Callable[[], list[int | None]] = list,
         epoch_seed: int = 0,
     ) -> None:
@@ -152,6 +144,7 @@ class Worker:
         self._stride = stride
         self._where = f"in DataLoader worker process {ring.me}"
         self._streams = isinstance(dataset, IterableDataset)
+        self._costs = StateCosts(dataset, ring.me) if watches_states and ring.me == 0 else None
         self._skips = None if pool is None else Skips(dataset, pool)
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
@@ -203,6 +196,8 @@ class Worker:
     def make(self, written: Any) -> None:
         """Make what was claimed: a batch, or a chunk of one."""
         ring = self._ring
+        if self._costs is not None:
+            self._costs.begin()
         if self._sampler is not None:
             self._sampler.begin()
         if self._taking_over:
@@ -219,7 +214,9 @@ class Worker:
         self._writer.begin(len(task) if ring.rows else 0, rows)
         if ring.rows:
             collate_containers_by(self._chunks.containers)
-        outcome = self._fill(task, ring.row if rows is None else rows)
+        if self._seed is not None:
+            task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
+        outcome = self._fill(task)
         if self._remembers:
             ring.remember(random_states.states())
         if self._streams:
@@ -269,9 +266,10 @@ class Worker:
             if loads:
                 self._copy.forget()  # also for the next epoch, which may load the fresh state
             self._ahead = prefetching(dataset, self._ring, self._look_ahead, self._fetching[1])
-            fetched = self._ring.fetched
-            made = fetch_by_others(*self._fetching[:4], option=self._needs_torchs_fetcher(), fetched=fetched)
-            self._fetch = made or fetch_from(*self._fetching, left, fetched, self._default)
+            made = theirs(*self._fetching[:4], self._needs_torchs_fetcher(), left, self._ring.fetched)
+            if made is None:
+                made = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
+            self._fetch = made
         except Exception:
             self._ahead, self._fetch, self._error = None, None, caught(self._where)
 
@@ -290,13 +288,8 @@ class Worker:
             return "sample_seeds or schedule='steal'"
         return None if self._skips is None else "on_bad_sample='skip'"
 
-    def _fill(self, task: Any, rows: Any) -> int:
-        """Fetch a batch and write it into the payload; returns the outcome to publish.
-
-        Args:
-            task: What the sampler gave.
-            rows: The place in the batch of each index, or of the first, if the others follow it.
-        """
+    def _fill(self, task: Any) -> int:
+        """Fetch a batch and write it into the payload; returns the outcome to publish."""
         if self._is_over:  # tasks may be under way when a stream ends, and some streams would start again
             return SKIPPED
         if self._error is not None:
@@ -308,8 +301,6 @@ class Worker:
                     fetcher = self._fetch
                 if self._ahead is not None:
                     self._ahead.look(task)
-                if self._seed is not None:
-                    task = self._seed(task, self._ring.seed, rows, self._stride)
                 batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
                 if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process
@@ -335,6 +326,7 @@ class Worker:
 
     def _leave_state(self) -> None:
         """Write the stream's state after this batch, or at its end, before that is published."""
+        asked = 0 if self._costs is None else monotonic_ns()
         state = self._state_at_end
         if state is None:
             state = self._stream_state()
@@ -342,15 +334,17 @@ class Worker:
             self._state_at_end = state
         with contextlib.suppress(MemoryError):  # the trainer sees that it is missing, and state_dict() warns
             self._ring.leave_state(state)
+        if self._costs is not None:
+            self._costs.add(asked)
 
     def _stream_state(self) -> bytes:
         """The stream's state.  If it raises, state_dict() in the trainer raises the same."""
         try:
-            if isinstance(self._fetch, Stream):
+            if isinstance(self._fetch, (Stream, TheirStream)):
                 return self._fetch.state()
             return b"" if self._left is None else state_at_first(self._left)
         except Exception:
-            return pickle.dumps((caught(self._where),))  # in a tuple of its own, which no state is
+            return error_as_state(self._where)
 
     def _let_go_or_keep(self, outcome: int) -> int:
         """The outcome to publish if a reference to the batch that default_collate returned is kept here.
@@ -364,22 +358,3 @@ class Worker:
             return outcome
         self._writer.keep_apart()
         return SKIPPED_KEPT if outcome == SKIPPED else KEPT
-
-
-def write_instead(writer: Writer, ring: WorkerSide, batch: Any, where: str) -> None:
-    """Write the exception that is being handled in place of a batch that cannot be pickled, or does not fit.
-
-    Args:
-        writer, ring: The destination.
-        batch: The batch that could not be written.
-        where: See caught().
-    """
-    is_mine = type(batch) is not of_torch.ExceptionWrapper
-    wrapped = caught(where) if is_mine else batch
-    kind = MemoryError if is_mine and isinstance(sys.exc_info()[1], MemoryError) else RuntimeError
-    try:
-        writer.write(wrapped)  # after the stacked tensors, which a collate function may keep
-    except Exception:  # memory is too short for its traceback
-        ring.rewind()
-        short = of_torch.ExceptionWrapper((kind, kind(wrapped.exc_msg[-_SHORT:]), None), where)
-        writer.write(short)

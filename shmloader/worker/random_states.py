@@ -11,7 +11,7 @@ on_worker_death="respawn" and without seeds for each sample.  A loader's state_d
 
 A generator that a dataset makes is not covered: it is not seeded, and it is lost with its worker.  The state of a
 stream with a state_dict() is another matter: Worker._leave_state in loop.py saves it, restore_stream() and
-Stream in fetch.py load it, and NOTE [ Cells ] in resume/stream_states.py says after which batch it is.
+pass_over() in fetch.py load it, and NOTE [ Cells ] in resume/stream_states.py says after which batch it is.
 """
 
 from __future__ import annotations
@@ -106,6 +106,17 @@ def makes_at_once(dataset: Any, indices: Any) -> Callable[[Any], Any] | None:
     return at_once
 
 
+class _Unreadable(list[Any]):
+    """Stands in for indices that could not be read.  The fetch raises, and the error comes in place of the batch."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self.error
+
+
 def seed_all(indices: Any, seed: int, rows: int | list[int], stride: int) -> list[Any]:
     """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
@@ -117,7 +128,10 @@ def seed_all(indices: Any, seed: int, rows: int | list[int], stride: int) -> lis
     """
     first = rows if isinstance(rows, int) else rows[0]
     _seed(mix(seed, first * stride))  # for a dataset that makes all samples in one call (__getitems__)
-    marked = Seeded(indices)
+    try:
+        marked = Seeded(indices)
+    except Exception as error:  # a batch sampler may give anything, and raising here would end the worker
+        return _Unreadable(error)
     marked.seed, marked.stride = seed, stride
     # A range and not an iterator, because what __getitems__ has begun to read is read again, one by one.
     marked.rows = range(first, first + len(marked)) if isinstance(rows, int) else rows

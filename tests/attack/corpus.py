@@ -138,6 +138,12 @@ CORPUS: dict[str, Program] = {
     "a stream tries again what it raised": _of(
         Data("stream", habit="raises once"), _resumed(5), batch_size=None, num_workers=1
     ),
+    "a stream tries again what it raised, by another fetcher": _of(
+        Data("stream itself", 13, habit="raises once", at=1),
+        (Do("hook", what="_MapDatasetFetcher"), *_resumed(4)[:-2]),
+        batch_size=None,
+        num_workers=1,
+    ),
     "a stream whose epoch is set each time, without workers": _of(
         Data("stream of epoch", 12), (Do("set epoch", 0), *_resumed(2)[:-2], Do("set epoch", 1), BEGIN, REST)
     ),

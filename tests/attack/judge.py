@@ -27,6 +27,8 @@ from tests.attack.source import OURS, compiled
 from tests.attack.twin import is_followed, raises_elsewhere, twin
 from tests.scripts import own_shm
 
+_NOT_AGAIN = "in the saved run, but not in this one"  # words of a warning
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -92,6 +94,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(why, f"(num_workers, rides_ring, whether it rides, whether torch must serve) {event[1:]}")
         if event[0] == "copied" and event[1] and not program.keep and program.get("spare_slots", 2) > 1:
             return Finding("batches are copied, although only labels are kept", str(event[1]))
+        if event[0] == "goes on" and (why := _unsaid_error(program, ours, *event[1:])):
+            return Finding(why, f"(num_workers, errors before the state) {event[1:]}")
         if event[0] == "raised" and re.search("was compared, hashed|it is not set up", event[3]):
             return Finding(f"{event[1]} compares or looks up", event[3])  # the twin may be ours, and raise it too
         if event[0] == "wrong state":
@@ -128,6 +132,13 @@ def _drops_all(program: Program, ours: Outcome) -> bool:
     return first == "end" and program.data.length > (program.order.kind == "subset")  # which leaves the first one out
 
 
+def _unsaid_error(program: Program, ours: Outcome, num_workers: int, errors: int) -> str | None:
+    """What is wrong if a stream goes on behind an error that did not come again.  A worker may end without a word."""
+    if not errors or num_workers or not tries_again(program) or _warns(ours, _NOT_AGAIN):
+        return None
+    return "an error did not come again, without a warning"
+
+
 def _loses_text(program: Program, name: str, text: str) -> bool:
     """Whether an exception in place of a sample's lacks its text.  torch's iterator may lose it."""
     if program.data.habit not in NOT_REBUILT or leaves_ring(program):
@@ -161,6 +172,8 @@ def _false_alarm(program: Program, text: str) -> str | None:
         return "the sampler is known"
     if "does not ride shmloader's ring" in text and not leaves_ring(program):
         return "it rides"
+    if _NOT_AGAIN in text and not tries_again(program):
+        return "the error comes again"
     if "is dropped" in text and not program.does("set epoch"):
         return "no other epoch was set"
     return None
@@ -208,6 +221,8 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
     if tries_again(program):
         unordered, extra = True, _more(mine, its)
         if len(extra) == 1 and extra[0][0] == "batch":
+            if not _warns(ours, "(?i)rais|error|exception"):
+                return Finding("a sample comes that had raised, without a warning", _short(extra[0]))
             mine = [event for event in mine if event is not extra[0]]
     if program.may_lack_memory:
         mine = forgiven_in_any_order(mine, its) if unordered else _forgiven(mine, its)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -141,11 +142,18 @@ class Log:
             self.epoch, self.handed, self.under_way = before  # the next iter() begins the same epoch
             self.raised(error, "iter()")
             return None
+        if goes_on:
+            self.add("goes on", loader.num_workers, self._errors())
         self._resumes = False
         self._loader = weakref.ref(loader)
         if (found := riding(loader, iterator)) is not None:
             self.add("rides", loader.num_workers, *found, self._hook in ITERATORS)
         return iterator
+
+    def _errors(self) -> int:
+        """How many samples of the epoch under way have raised."""
+        events = itertools.takewhile(lambda event: event[0] != "end", reversed(self.events))
+        return sum(event[:3] == ("raised", "next()", "ValueError") for event in events)
 
     def take(self, iterator: Any, count: int = MOST) -> None:
         """Call next() `count` times, or until the end.

@@ -347,6 +347,17 @@ OF_SAMPLERS = (
         ),
         attack=True,
     ),
+    Plant(
+        fault="nothing says that a stream's states take most of a worker's time",
+        edits=(
+            (
+                "shmloader/worker/state_costs.py",
+                "if not self._has_warned and self._states > LEAST * 1e9 and self._states > SHARE * self._all:",
+                "if False:",
+            ),
+        ),
+        tests=("tests/resume/test_resume_streams.py::test_one_warning_where_the_state_takes_long",),
+    ),
 )
 
 OF_SYSTEMS = (

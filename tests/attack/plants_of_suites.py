@@ -100,7 +100,7 @@ _OF_OWN_ITERATORS = (
 _OF_FETCHERS = (
     Plant(
         fault="a fetcher that other code has put in place of torch's makes no batch in workers",
-        edits=(("shmloader/worker/fetch.py", "    by = replaced.fetcher(streams=False)\n", "    by = None\n"),),
+        edits=(("shmloader/worker/their_fetcher.py", "    by = replaced.fetcher(streams)\n", "    by = None\n"),),
         tests=(
             f"{_FETCHERS}::test_replaced_in_the_worker_alone",
             f"{_FETCHERS}::test_packed_batches",
@@ -113,7 +113,7 @@ _OF_FETCHERS = (
         edits=(
             ("shmloader/checks/requirements.py", "    _check_fetcher(loader, options)\n", ""),
             (
-                "shmloader/worker/fetch.py",
+                "shmloader/worker/their_fetcher.py",
                 "    if option is not None:\n        raise ValueError(replaced.refusal(option, by))\n",
                 "",
             ),
@@ -122,6 +122,21 @@ _OF_FETCHERS = (
             f"{_FETCHERS}::test_options_that_make_samples_one_by_one_are_errors",
             f"{_FETCHERS}::test_such_an_option_and_a_fetcher_of_the_worker_alone",
         ),
+    ),
+    Plant(
+        fault="a stream that a replaced fetcher reads begins again where it should be resumed",
+        edits=(
+            (
+                "shmloader/worker/their_fetcher.py",
+                "            self._delivered = left\n",
+                "            self._delivered = None\n",
+            ),
+        ),
+        tests=(
+            f"{_FETCHERS}::test_a_stream_resumes_by_batches",
+            f"{_FETCHERS}::test_a_stream_that_raised_loses_no_sample",
+        ),
+        attack=True,
     ),
 )
 
@@ -296,6 +311,16 @@ _OF_STREAMS = (
         tests=("tests/resume/test_resume_streams.py::test_what_follows_each_place[TakesEpoch-0-{}]",),
         attack=True,
     ),
+    Plant(
+        fault="a stream that raised once gives a sample twice after a resume, without a word",
+        edits=(("shmloader/worker/fetch.py", "    if missing:\n        _warn_of_missing(dataset, missing)\n", ""),),
+        tests=(
+            f"{_RAISING}::test_an_error_before_the_place_that_does_not_come_again_is_a_warning",
+            f"{_RAISING}::test_so_is_an_error_at_the_place_itself",
+            f"{_RAISING}::test_a_worker_warns_of_an_error_that_does_not_come_again",
+        ),
+        attack=True,
+    ),
 )
 
 _OF_SAMPLERS = (
@@ -348,6 +373,11 @@ _OF_DATASETS = (
             "tests/trainer/test_epoch_books.py::test_each_worker_drops_its_only_batch",
         ),
         attack=True,
+    ),
+    Plant(
+        fault="a dataset's own __getitem__ is bypassed by the __getitems__ of a class above it, without a word",
+        edits=(("shmloader/iterators.py", "    warn_if_bypassed(loader)\n", ""),),
+        tests=("tests/face/test_bypassed.py::test_a_bypassed_getitem_is_named_once",),
     ),
     Plant(
         fault="workers are forked while the dataset holds an open file, without a word",

@@ -168,8 +168,6 @@ def _hooks(program: Program) -> str | None:
         seeds_samples(program) or program.get("chunk_size") or program.get("on_bad_sample")
     ):
         return "refused, because samples are made one by one"
-    if any(hook in FETCHERS for hook in hooks) and program.is_stream:
-        return "torch's iterator serves it, and nobody counts"
     if replaced_iterator(program) and program.resumes("workers"):
         return "off the ring, nobody has counted"
     return None

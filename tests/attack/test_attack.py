@@ -442,6 +442,9 @@ def test_what_the_loader_asks_of_users_objects_is_found(name: str, plant: Any) -
     assert judged(CORPUS[name], plant=plant) is not None
 
 
+NO_ERRORS = property(lambda self: [], lambda self, errors: None)
+
+
 def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
     return not hasattr(found, "__code__") or found.__code__.co_filename == file
 
@@ -452,6 +455,7 @@ def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
         ("replaced in torch: _process_data", private, "_is_torchs", _has_torchs_code_or_none),
         ("a stream whose epoch is set each time, without workers", without_workers, "set_epoch_again", id),
         ("a stream that is its own iterator tries again what it raised", fetch, "by_next", iter),
+        ("a stream tries again what it raised, without workers: stream", without_workers._Given, "errors", NO_ERRORS),
         ("drop_last drops all, without workers", without_workers, "warn_if_all_dropped", lambda *_: None),
         ("set_epoch() does not reach a sampler", place, "warn_of_unreached", lambda *_: None),
         ("a place past the end of a shorter dataset: in order", place, "why_past_end", lambda *_: None),

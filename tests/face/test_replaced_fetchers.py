@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import pathlib
+import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, assert_same
+from conftest import assert_same
 from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, epochs, negate_result, torch_is_whole
 from torch.utils.data import IterableDataset, _utils, default_collate, get_worker_info
 from torch.utils.data import dataloader as torchs
@@ -230,6 +233,24 @@ class Count(IterableDataset):
         yield from map(float, range(info.id if info else 0, 24, info.num_workers if info else 1))
 
 
+class Stateful(IterableDataset):
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> Any:
+        self.next, first = 0, self.next
+        for k in range(first, 12):
+            self.next = k + 1
+            yield float(k)
+        self.next = 0
+
+    def state_dict(self) -> Any:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.next = state["next"]
+
+
 class Pairs(_utils.fetch._IterableDatasetFetcher):
     """Adds two samples each, so it takes more than a batch has."""
 
@@ -257,30 +278,259 @@ class OfItsOwn:
         return self.collate(read)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, *(pytest.param(each, marks=pytest.mark.off_the_ring) for each in ALL_WORKERS[1:])], ids=str
-)
+@pytest.mark.parametrize("options", ALL_WORKERS, ids=str)
 @pytest.mark.parametrize("by", [Pairs, OfItsOwn])
-def test_torchs_iterator_serves_a_stream(by: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replaced fetcher may take any number of samples for a batch, so nothing can count them."""
+def test_a_stream(by: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", by)
-    theirs, ours = (kind(Count(), batch_size=3, **options) for kind in BOTH)
-    says = rf"_IterableDatasetFetcher \({by.__name__}\).*, which may take any number of samples"
-    with pytest.warns(RuntimeWarning, match=says) if options else contextlib.nullcontext():
-        batches = epochs(ours)
-    assert_same(batches, epochs(theirs))
-    assert float(batches[0][0][0]) == (100 if by is OfItsOwn else 2 if options else 1)
-    assert not ours.rides_ring
-    with pytest.raises(RuntimeError, match=says):
-        ours.state_dict()
-    with pytest.raises(RuntimeError, match=says):
-        ours.load_state_dict({})
+    assert_as_torch(
+        lambda kind: kind(Count(), batch_size=3, **options),
+        lambda batches: float(batches[0][0][0]) == (100 if by is OfItsOwn else 2 if options else 1),
+    )
 
 
-def test_a_stream_and_a_fetcher_of_the_worker_alone() -> None:
-    def init(worker: int) -> None:
-        _utils.fetch._IterableDatasetFetcher = Pairs
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("by", [Pairs, OfItsOwn])
+@pytest.mark.filterwarnings("ignore:the dataset Count has no state_dict")
+def test_a_stream_resumes_by_batches(by: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", by)
 
-    loader = shmloader.DataLoader(Count(), num_workers=1, worker_init_fn=init)
-    with pytest.raises(ValueError, match=r"Pairs.*Have the trainer's process replace it, too"):
-        next(iter(loader))
+    def make() -> Any:
+        return shmloader.DataLoader(Count(), batch_size=3, num_workers=workers)
+
+    whole = list(make())
+    for given in range(len(whole) + 1):
+        loader = make()
+        batches = iter(loader)
+        for _ in range(given):
+            next(batches)
+        resumed = make()
+        resumed.load_state_dict(loader.state_dict())
+        assert resumed.num_workers == workers and resumed.rides_ring is (workers > 0)
+        assert_same(list(resumed), whole[given:])
+        second = list(resumed)
+        assert_same(second, whole)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_with_a_state_resumes_by_that(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Pairs)
+    loader = shmloader.DataLoader(Stateful(), batch_size=2, num_workers=workers)
+    batches = iter(loader)
+    whole = [next(batches)]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    whole += list(batches)
+    assert [batch.tolist() for batch in whole] == [[1.0, 5.0], [9.0, 13.0], [17.0, 21.0]]
+    resumed = shmloader.DataLoader(Stateful(), batch_size=2, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), whole[1:])
+    assert_same(list(resumed), whole)
+
+
+class Negative(_utils.fetch._IterableDatasetFetcher):
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        return -super().fetch(possibly_batched_index)
+
+
+class Flaky(IterableDataset):
+    """Sample 2 raises when it is first read.  It comes at the next call, if it is not left out."""
+
+    def __init__(self, raises: bool, leaves_out: bool = False) -> None:
+        self.raises, self.leaves_out = raises, leaves_out
+
+    def __iter__(self) -> Any:
+        self.next, self.raises_now = 0, self.raises
+        return self
+
+    def __next__(self) -> float:
+        if self.next == 10:
+            raise StopIteration
+        if self.next == 2 and self.raises_now:
+            self.raises_now = False
+            self.next += self.leaves_out
+            raise ValueError("sample 2 is bad")
+        self.next += 1
+        return float(self.next - 1)
+
+
+def taken(batches: Iterator[Any], count: int) -> list[float]:
+    """So many samples, or as many as there are; errors do not count."""
+    got: list[float] = []
+    while len(got) < count:
+        with contextlib.suppress(ValueError):
+            batch = next(batches, None)
+            if batch is None:
+                break
+            got += (-batch).reshape(-1).tolist()
+    return got
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("leaves_out", [False, True])
+@pytest.mark.parametrize("raises_again", [False, True])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict", "ignore:the stream Flaky")
+def test_a_stream_that_raised_loses_no_sample(
+    workers: int, size: int | None, leaves_out: bool, raises_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+
+    def make(raises: bool) -> Any:
+        return shmloader.DataLoader(
+            Flaky(raises, leaves_out), batch_size=size, num_workers=workers, collate_fn=torch.tensor
+        )
+
+    def loader_behind(count: int) -> tuple[Any, list[float]]:
+        loader = make(True)
+        return loader, taken(iter(loader), count)
+
+    whole = taken(iter(make(True)), 20)
+    assert whole == [float(k) for k in range(10) if not (k == 2 and leaves_out)]
+    for count in range(0, 10, size or 1):
+        loader, had = loader_behind(count)
+        resumed = make(raises_again)
+        resumed.load_state_dict(loader.state_dict())
+        rest = taken(iter(resumed), 20)
+        if raises_again or not leaves_out:
+            assert had + rest == whole
+        else:
+            assert {*whole} <= {*had, *rest} and len(had + rest) <= 10 + (size or 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict")
+def test_a_stream_that_raises_only_in_the_resumed_run_gives_nothing_there(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader, resumed = (
+        shmloader.DataLoader(Flaky(raises), batch_size=2, num_workers=workers) for raises in (False, True)
+    )
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    resumed.load_state_dict(loader.state_dict())
+    batches = iter(resumed)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="sample 2 is bad"):
+            next(batches)
+
+
+class Ten(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter([float(k) for k in range(10)])
+
+
+class Consuming(_utils.fetch._IterableDatasetFetcher):
+    """Empties the list that it gets, and has another fetch() from its second batch on."""
+
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        self.fetch = self.later
+        return self.later(possibly_batched_index, 1)
+
+    def later(self, possibly_batched_index: Any, sign: int = -1) -> Any:
+        found: list[float] = []
+        while possibly_batched_index:
+            possibly_batched_index.pop()
+            found.extend(itertools.islice(self.dataset_iter, 1))
+        if not found:
+            raise StopIteration
+        return self.collate_fn([sign * each for each in found])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fetcher_that_empties_its_task_and_replaces_itself(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Consuming)
+
+    def is_replaced(got: list[Any]) -> bool:
+        return bool((got[0][1] < 0).all())
+
+    assert_as_torch(lambda kind: kind(Ten(), batch_size=3, num_workers=workers), is_replaced)
+
+
+class Early(_utils.fetch._IterableDatasetFetcher):
+    """Reads all at once, and notes the end then."""
+
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        if not hasattr(self, "read"):
+            self.read = [*self.dataset_iter]
+            self.ended = True
+            raise ValueError("a batch is bad")
+        batch, self.read = self.read[: len(possibly_batched_index)], self.read[len(possibly_batched_index) :]
+        if not batch:
+            raise StopIteration
+        return self.collate_fn(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Ten has no state_dict")
+def test_a_fetcher_that_notes_the_end_early_is_resumed(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Early)
+    loader, resumed = (shmloader.DataLoader(Ten(), batch_size=2, num_workers=workers) for _ in range(2))
+    assert taken(iter(loader), 4) == [-0.0, -1, -2, -3]
+    resumed.load_state_dict(loader.state_dict())
+    assert taken(iter(resumed), 20) == [-4, -5, -6, -7, -8, -9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict")
+def test_a_state_of_a_resume_that_fails_is_that_of_its_beginning(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader, failing, again = (
+        shmloader.DataLoader(Flaky(raises), batch_size=2, num_workers=workers) for raises in (False, True, False)
+    )
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    failing.load_state_dict(loader.state_dict())
+    batches = iter(failing)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="sample 2 is bad"):
+            next(batches)
+    again.load_state_dict(failing.state_dict())
+    assert taken(iter(again), 20) == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:the dataset Ten has no state_dict")
+def test_batches_of_another_size_cannot_be_made_again(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader = shmloader.DataLoader(Ten(), batch_size=2, num_workers=workers)
+    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
+    three, four = (shmloader.DataLoader(Ten(), batch_size=size, num_workers=workers) for size in (3, 4))
+    three.load_state_dict(loader.state_dict())
+    assert taken(iter(three), 20) == [6, 7, 8, 9]
+    four.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="that of 6 samples in whole batches, and batches of 4 do not end there"):
+        next(iter(four))
+
+
+class StartsOver(IterableDataset[int]):
+    """Behind its last sample, its state is that of the next epoch."""
+
+    position, epoch = 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.position < 5:
+            self.position += 1
+            yield 10 * self.epoch + self.position
+        self.position, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_starts_over_is_at_its_end_with_its_last_batch(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Negative(_utils.fetch._IterableDatasetFetcher):  # type: ignore[misc]
+        def fetch(self, index: Any) -> Any:
+            return -super().fetch(index)
+
+    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
+    loader = shmloader.DataLoader(StartsOver(), batch_size=2, num_workers=workers)
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(3)] == [[-1, -2], [-3, -4], [-5]]
+    resumed = shmloader.DataLoader(StartsOver(), batch_size=2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == []
+    assert len(list(resumed)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import time
 import warnings
 from typing import Any
@@ -41,6 +42,7 @@ from shmloader.device.prefetch import prefetcher
 from shmloader.resume import stream_states
 from shmloader.ring import geometry
 from shmloader.ring.segment import Segment
+from shmloader.worker import state_costs
 
 pytestmark = quiet
 without_warnings = pytest.mark.filterwarnings(
@@ -428,6 +430,50 @@ def test_seeding_each_sample_is_for_maps() -> None:
         shmloader.DataLoader(Plain(), sample_seeds=True)
     seed_all()
     assert numbers(loader(Plain(), 0)) == numbers(loader(Plain(), 1))
+
+
+class Slow(ModuleWithState):
+    """Its state takes longer than its samples."""
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        time.sleep(0.02)
+        return super().state_dict()
+
+
+def print_warnings(worker: int) -> None:
+    """In a worker that has inherited pytest's list of warnings."""
+
+    def show(message: Any, category: Any, filename: str, line: int, file: Any = None, text: str | None = None) -> None:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, line, text))
+
+    warnings.showwarning = show
+    warnings.simplefilter("always")
+
+
+def warned(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "RuntimeWarning: the state of the stream" in line]
+
+
+@pytest.mark.parametrize("options", [{}, PERSISTENT, DEVICE], ids=label)
+def test_one_warning_where_the_state_takes_long(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(state_costs, "LEAST", 0)
+    with loader(Slow(), 2, batch_size=1, worker_init_fn=print_warnings, **options) as made:
+        for _ in range(2):
+            iterate(made)
+    (line,) = warned(capfd.readouterr().err)
+    code = Slow.state_dict.__code__
+    assert line.startswith(f"{code.co_filename}:{code.co_firstlineno}: ")
+    assert "the state of the stream Slow takes" in line and "% of the time of worker 0" in line
+
+
+@pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
+@pytest.mark.parametrize("kind", [ModuleWithState, Module])
+def test_no_warning_where_it_is_cheap(kind: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with loader(kind(), 2, batch_size=1, worker_init_fn=print_warnings) as made:
+        iterate(made)
+    assert not warned(capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from own_streams import LosesOne, Raises, RaisesInGenerator, loader
 from resuming import through_json
+from scripts import run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -74,6 +75,7 @@ def test_with_a_device_an_error_is_in_the_state_at_once(workers: int) -> None:
     assert (state["batches"], state["streams"][0][0]["samples"], state["streams"][0][0]["errors"]) == (2, 4, [4])
 
 
+@pytest.mark.filterwarnings("ignore:the stream ")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None:
     with loader(Raises((4,)), workers) as one:
@@ -87,7 +89,7 @@ def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None
 
 
 @pytest.mark.parametrize(("kind", "third", "rest"), [(Raises, [4, 5, 6], [7, 8, 9]), (LosesOne, [5, 6, 7], [7, 8, 9])])
-def test_an_error_before_the_place_that_does_not_come_again_costs_no_sample(
+def test_an_error_before_the_place_that_does_not_come_again_is_a_warning(
     kind: type[Raises], third: list[int], rest: list[int]
 ) -> None:
     """With LosesOne sample 7 comes twice, and nobody can know."""
@@ -97,7 +99,10 @@ def test_an_error_before_the_place_that_does_not_come_again_costs_no_sample(
         state = saved(one)
     with loader(kind((4,), times=0), 0) as other:
         other.load_state_dict(state)
-        assert outcomes(iter(other))[0] == rest
+        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* twice: 1") as came:
+            assert outcomes(iter(other))[0] == rest
+    code = kind.__iter__.__code__
+    assert [(one.filename, one.lineno) for one in came] == [(code.co_filename, code.co_firstlineno)]
 
 
 @pytest.mark.parametrize("kind", [Raises, LosesOne])
@@ -109,7 +114,56 @@ def test_so_is_an_error_at_the_place_itself(kind: type[Raises]) -> None:
         state = saved(one)
     with loader(kind((4,), times=0), 0) as other:
         other.load_state_dict(state)
-        assert outcomes(iter(other))[0] == [4, 5, 6]
+        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* twice: 1"):
+            assert outcomes(iter(other))[0] == [4, 5, 6]
+
+
+IN_WORKERS = """
+import shmloader, torch
+
+class Numbers:
+    def __init__(self, at):
+        self.at, self.next = at, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.next += 1
+        if self.next == self.at:
+            raise OSError("once")
+        return self.next
+
+class Lines(torch.utils.data.IterableDataset):
+    def __init__(self, at=None):
+        self.at = at
+
+    def __iter__(self):
+        return Numbers(self.at if torch.utils.data.get_worker_info().id else None)
+
+first = shmloader.DataLoader(Lines(2), 2, num_workers=2)
+batches = iter(first)
+for k in range(6):
+    try:
+        next(batches)
+    except OSError:
+        print("raised", k)
+second = shmloader.DataLoader(Lines(), 2, num_workers=2)
+second.load_state_dict(first.state_dict())
+first.close()
+batches = iter(second)
+print([next(batches).tolist() for _ in range(2)])
+second.close()
+"""
+
+
+def test_a_worker_warns_of_an_error_that_does_not_come_again() -> None:
+    ran = run_script(IN_WORKERS)
+    assert (ran.status, ran.out.splitlines()[-2:]) == (0, ["raised 1", "[[7, 8], [6, 7]]"])
+    lines = ran.err.splitlines()
+    (at,) = [at for at, line in enumerate(lines) if "RuntimeWarning: the stream" in line]
+    assert "RuntimeWarning: the stream Lines in worker 1 raised after 1 sample in the saved run" in lines[at]
+    assert lines[at + 1].strip() == "def __iter__(self):"
 
 
 def test_a_new_error_is_raised_each_time_and_the_place_stays() -> None:

@@ -13,6 +13,7 @@ import pathlib
 import sqlite3
 import sys
 import tarfile
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import numpy
 import pytest
 import torch
 from conftest import label
+from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
@@ -58,6 +60,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     with tarfile.open(tmp_path / "tar", "w") as tar:
         tar.add(text)
     numpy.savez(tmp_path / "npz.npz", one=numpy.arange(3))
+    Image.new("RGB", (8, 8)).save(tmp_path / "png.png")
     return tmp_path
 
 
@@ -78,6 +81,7 @@ SHARED: dict[str, Callable[[pathlib.Path], Any]] = {
     "tarfile.TarFile": lambda folder: tarfile.TarFile(folder / "tar"),
     "NpzFile": lambda folder: numpy.load(folder / "npz.npz"),
     "sqlite3.Connection": lambda folder: sqlite3.connect(folder / "sqlite"),
+    "PngImageFile": lambda folder: Image.open(folder / "png.png"),
 }
 
 
@@ -121,6 +125,8 @@ def test_files_of_other_libraries_are_known_by_their_names() -> None:
 
 
 def test_what_workers_may_share_is_not_named(folder: pathlib.Path) -> None:
+    loaded = Image.open(folder / "png.png")
+    loaded.load()
     with contextlib.ExitStack() as stack:
         text = stack.enter_context(open(folder / "text", "rb"))
         mapped = stack.enter_context(mmap.mmap(text.fileno(), 0, access=mmap.ACCESS_READ))
@@ -131,7 +137,9 @@ def test_what_workers_may_share_is_not_named(folder: pathlib.Path) -> None:
             io.BytesIO(b"memory"),
             io.StringIO("memory"),
             zipfile.ZipFile(io.BytesIO((folder / "zip").read_bytes())),
+            Image.open(io.BytesIO((folder / "png.png").read_bytes())),
             stack.enter_context(contextlib.closing(sqlite3.connect(":memory:"))),
+            loaded,
             mapped,
             numpy.memmap(folder / "text"),
             *(sys.stdin, sys.stdout, sys.stderr, sys.__stdout__),
@@ -158,6 +166,14 @@ def test_files_by_process_are_not_named(folder: pathlib.Path) -> None:
     with open(folder / "text", "rb") as held:
         assert warned(Holds({os.getpid(): held})) == []
         assert len(warned(Holds({os.getpid() + 1: held}))) == 1
+
+
+def test_a_file_in_memory_stays_there() -> None:
+    with tempfile.SpooledTemporaryFile() as held:
+        held.write(b"memory")
+        assert warned(Holds(held)) == [] and held._rolled is False
+        held.rollover()
+        assert len(warned(Holds(held))) == (sys.version_info >= (3, 11))  # before, it is no io.IOBase
 
 
 def test_a_loader_warns_where_it_is_iterated(folder: pathlib.Path) -> None:
