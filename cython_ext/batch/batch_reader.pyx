@@ -35,6 +35,9 @@ cdef class BatchReader:
         room: makes a tensor for the small leaves of a lent batch, given its bytes; None: they get plain memory.
         keeps: whether anybody may keep a leaf of a lent batch.  Otherwise, small ones stay in the slot.
     """
+    cdef Kept kept                      # a plan's number -> (plan, build); meta -> Recipe
+    cdef object failure, clone, room
+    cdef bint keeps
 
     def __init__(self, failure, clone=Tensor.clone, room=None, keeps=True):
         self.kept, self.failure = Kept(), failure

@@ -73,6 +73,18 @@ cdef class Writer:
         objects: pickles what is not a plain tensor or array (objects.py).
         chunks: takes chunks apart (chunk_walk.py).
     """
+    cdef WorkerSide ring
+    cdef object objects, chunks
+    cdef Kept kept                      # plan -> (its number, its pickle)
+    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, its first row, and the batch's rows; 0 rows: no chunk
+    cdef list listed                    # which rows its samples are, where they are not one behind the other; or None
+    cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins
+    cdef dict laid                      # the address of the first reserved row -> where its leaf begins
+    cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
+    cdef bint apart                     # a chunk's tensors must not lie in the slot, although its rows do
+    cdef bint converts, is_known        # batches do not have all that was collated for them; or this is not known yet
+    cdef uint64_t room_at               # address of what room() returned last
+    cdef unsigned long thread           # the one that claims and publishes
 
     def __init__(self, WorkerSide ring not None, objects, chunks):
         self.ring, self.objects, self.chunks, self.kept, self.laid = ring, objects, chunks, Kept(), {}

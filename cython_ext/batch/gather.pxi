@@ -8,19 +8,6 @@ from libc.string cimport memcpy
 
 import torch
 
-from batch.dlpack cimport (
-    DLPACK_COMPLEX,
-    dlpack_alike,
-    dlpack_api,
-    dlpack_bytes,
-    dlpack_data,
-    dlpack_is_contiguous,
-    dlpack_may_be_negated,
-    dlpack_of,
-    dlpack_read,
-    dlpack_tensor,
-)
-
 cdef extern from "batch/nontemporal.h" nogil:
     void stream_copy(char *to, const char *source, size_t bytes)
     void stream_drain()

@@ -36,6 +36,10 @@ cdef struct stretch:
 
 cdef class Block:
     """The memory of tensors that overlap."""
+    cdef readonly size_t address
+    cdef readonly Py_ssize_t bytes
+    cdef readonly list leaves           # their numbers
+    cdef Py_ssize_t at                  # the offset in the payload; -1: it is not there yet
 
     def __cinit__(self, size_t address, Py_ssize_t bytes, list leaves):
         self.address, self.bytes, self.leaves, self.at = address, bytes, leaves, -1
@@ -240,6 +244,7 @@ cdef int copy_in(WorkerSide ring, object leaf, elements *of, Py_ssize_t at, tupl
 
 
 cdef bint is_outermost(tuple strides, tuple shape):
+    """Whether the elements of the first dimension lie farthest apart."""
     return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
 
 

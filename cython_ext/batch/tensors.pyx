@@ -8,32 +8,46 @@ from contextlib import suppress
 from cpython.buffer cimport Py_buffer, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint64_t
 
-from batch.dlpack cimport (
-    DLPACK_COMPLEX,
-    dlpack_api,
-    dlpack_bytes,
-    dlpack_data,
-    dlpack_describe,
-    dlpack_drop,
-    dlpack_dtype,
-    dlpack_is_contiguous,
-    dlpack_make,
-    dlpack_make_older,
-    dlpack_managed,
-    dlpack_may_be_negated,
-    dlpack_of,
-    dlpack_read,
-    dlpack_read_older,
-    dlpack_span,
-    dlpack_tensor,
-)
 from shmloader.core.ring cimport overwritten
+
+import numpy
+import torch
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-import numpy
-import torch
+cdef extern from "batch/dlpack.h":
+    enum: DLPACK_COMPLEX
+    ctypedef struct dlpack_dtype:
+        int code, bits, lanes
+    ctypedef struct dlpack_tensor:
+        int ndim
+        dlpack_dtype dtype
+        int64_t *shape
+        int64_t *strides
+    ctypedef struct dlpack_managed:
+        dlpack_tensor tensor
+    ctypedef struct dlpack_api:
+        pass
+    const dlpack_api *dlpack_in(object capsule)
+    bint dlpack_read(const dlpack_api *api, object tensor, dlpack_tensor *out)
+    bint dlpack_may_be_negated(const dlpack_tensor *tensor)
+    bint dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
+    bint dlpack_is_contiguous(const dlpack_tensor *tensor)
+    size_t dlpack_span(const dlpack_tensor *tensor)
+    size_t dlpack_bytes(const dlpack_tensor *tensor)
+    char *dlpack_data(const dlpack_tensor *tensor)
+    dlpack_managed *dlpack_describe(const dlpack_api *api, object owner, void *data, dlpack_dtype dtype, int ndim)
+    object dlpack_make(const dlpack_api *api, dlpack_managed *managed)
+    int dlpack_read_older(object capsule, dlpack_tensor *out) except -1
+    object dlpack_make_older(object from_dlpack, dlpack_managed *managed)
+    void dlpack_drop(dlpack_managed *managed)
+
+
+cdef inline const dlpack_api *dlpack_of(object tensor_class) except? NULL:
+    """The table of functions with which C reads and makes tensors (torch >= 2.10); NULL if torch has none."""
+    return dlpack_in(getattr(tensor_class, "__dlpack_c_exchange_api__", None))
+
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 cdef object stock_torch_function = Tensor.__torch_function__.__func__

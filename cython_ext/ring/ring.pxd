@@ -125,8 +125,14 @@ from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from posix.types cimport off_t, pid_t
 
 from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
-from ring.spin cimport ring_spin
 from shmloader.core.figures cimport Figures, Log
+
+cdef extern from "ring/spin.h" nogil:   # how long a side spins before it sleeps
+    ctypedef struct ring_spin:
+        int yields
+    int spin_budget(ring_spin *spin)
+    bint spin_once(const ring_spin *spin)
+    void spin_learn(ring_spin *spin, int spins, bint met)
 
 cdef enum:
     # kinds of task; a sampler over an array gives numpy.int64

@@ -26,6 +26,12 @@ cdef class TaskWriter:
         ring: whose sequences they are.
         dumps: pickles any other task.
     """
+    cdef object segment, dumps
+    cdef Mapping mapping
+    cdef ring_entry *entry
+    cdef int entries
+    cdef Py_ssize_t area_at, area_stride
+    cdef uint64_t *room                 # bytes that have pages in each entry's area, for tasks
 
     def __cinit__(self, Ring ring, dumps):
         cdef uint64_t area_commit = ring.segment.geometry.area_commit

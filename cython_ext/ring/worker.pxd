@@ -48,7 +48,7 @@ cdef class Lane:
     cdef void probe(self, uint64_t time) noexcept
 
 
-# ------------------------------------------------------------------------------------------------------------ fill.pxi
+# ----------------------------------------------------------------------------------------------------------- parts.pxi
 
 cdef class Fill:
     cdef Ring ring              # keeps the payload mapped
@@ -56,8 +56,6 @@ cdef class Fill:
     cdef Py_ssize_t bytes
     cdef Fill former            # of the same batch, over a room that it has outgrown: NOTE [ Rooms ] in ring.pxd
 
-
-# ----------------------------------------------------------------------------------------------------------- parts.pxi
 
 cdef class Part:
     cdef Fill fill              # keeps the payload mapped, and is seen by has_views()
@@ -86,11 +84,6 @@ cdef class Handover:
     cdef ring_memory *last(self, uint64_t claimed) noexcept nogil
     cdef ring_memory *half(self, int at) noexcept nogil
     cdef Py_ssize_t room(self) except -1
-
-
-# -------------------------------------------------------------------------------------------------------- upcoming.pxi
-
-cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most)
 
 
 # ---------------------------------------------------------------------------------------------------- mapped_pages.pxi

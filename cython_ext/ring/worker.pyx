@@ -20,12 +20,11 @@ from atomics cimport (
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader.core.ring cimport (
-    FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten,
+    FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten, spin_budget, spin_learn,
+    spin_once,
 )
-from ring.spin cimport spin_budget, spin_learn, spin_once
 
 include "ring/lane.pxi"
-include "ring/fill.pxi"
 include "ring/parts.pxi"
 include "ring/handover.pxi"
 include "ring/upcoming.pxi"

@@ -1,4 +1,4 @@
-"""The batches that a server takes, and what it sends of them: NOTE [ Readers on leases ] in served_side.pxd.
+"""The batches that a server takes, and what it sends of them: NOTE [ Readers on leases ] in served_side.pyx.
 
 The server reads nothing of a batch but its description, as the worker wrote it, so readers unpickle what is nested.
 """

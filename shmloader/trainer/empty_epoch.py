@@ -26,7 +26,7 @@ def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
     """
     if loader is None or not isinstance(epoch, Epoch):
         return
-    if epoch.reading.delivered.batches or epoch.start.begun or loader in _warned:
+    if epoch.handed_out.batches or epoch.start.begun or loader in _warned:
         return
     why = _of_stream(loader) if isinstance(loader.dataset, IterableDataset) else _of_sampler(loader.batch_sampler)
     if why:
