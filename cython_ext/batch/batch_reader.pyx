@@ -108,29 +108,25 @@ cdef class BatchReader:
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
         cdef Recipe recipe = self.kept.kept.get(meta)
-        cdef bint again
         if recipe is None:
-            again = self.kept.meets(meta)
-            recipe = self.work_out(lease, chunk, meta, again)
-            if again:
-                self.kept.keep(meta, recipe, 8 * len(meta) + EACH_LEAF * len(recipe.leaves))
+            recipe = self.work_out(lease, chunk, meta)
+            self.kept.keep(meta, recipe, 8 * len(meta) + EACH_LEAF * len(recipe.leaves))
         return recipe
 
-    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta, bint again):
+    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta):
         cdef Py_ssize_t count = len(meta) // 8
         cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count])
+        cdef Recipe recipe
         if count < 1:
             raise overwritten("the size of a batch's description", len(meta), "8 or more")
-        number = words[0]
-        known = self.kept.kept.get(number)
-        if known is None:
-            pickled = lease.plan(chunk)
-            plan = loads(pickled)
-            known = plan, Tree(plan)
-            if self.kept.meets(number) or again:    # a recipe that is kept holds its plan
-                self.kept.keep(number, known, EACH_PICKLED * len(pickled))
-        plan, build = known
-        return worked_out(plan, build, words, lease.bytes)
+        known = self.kept.kept.get(words[0])
+        if known is not None:
+            return worked_out(known[0], known[1], words, lease.bytes)
+        pickled = lease.plan(chunk)
+        plan = loads(pickled)
+        recipe = worked_out(plan, Tree(plan), words, lease.bytes)
+        self.kept.keep(words[0], (plan, recipe.build), EACH_PICKLED * len(pickled))
+        return recipe
 
 
 cdef int compare(Recipe whole, Recipe other, Py_ssize_t chunk, Lease lease) except -1:

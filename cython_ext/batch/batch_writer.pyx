@@ -42,7 +42,7 @@ from libc.stdlib cimport free, malloc
 
 from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, plain_rows, walk
 from shmloader.core.tensors cimport (
-    are_stacked_alike, array_dtype, array_shape, arrays_at, check_memory, column, copy_bytes, copy_rows, elements,
+    PY_SSIZE_T_MAX, are_stacked_alike, array_dtype, array_shape, arrays_at, check_memory, column, copy_bytes, copy_rows, elements,
     is_dense, look_at, number_dtype, numbers_into, of_its_class, other_order, rows_lie_at, stack_rows, tensor_over,
     unequal,
 )
@@ -54,11 +54,8 @@ import torch
 
 include "batch/layout.pxi"
 
-cdef extern from "Python.h":
-    const Py_ssize_t PY_SSIZE_T_MAX
-
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, torch_stack = torch.stack
-cdef object empty = torch.empty, empty_like = torch.empty_like
+cdef object empty = torch.empty
 
 cdef enum:
     PART = 4096         # bytes; a smaller leaf is no part: it would take more time than memory
@@ -76,12 +73,14 @@ cdef class Writer:
     cdef WorkerSide ring
     cdef object objects, chunks
     cdef Kept kept                      # plan -> (its number, its pickle)
-    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, its first row, and the batch's rows; 0 rows: no chunk
+    cdef Py_ssize_t count, row          # of a chunk: its samples, and its first row
+    cdef readonly Py_ssize_t rows       # those of the batch that it is a chunk of; 0: it is no chunk
     cdef list listed                    # which rows its samples are, where they are not one behind the other; or None
     cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins
     cdef dict laid                      # the address of the first reserved row -> where its leaf begins
     cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
-    cdef bint apart                     # a chunk's tensors must not lie in the slot, although its rows do
+    # From now on tensors lie outside the slot.  A chunk's rows still lie where the other workers expect them.
+    cdef public bint apart
     cdef bint converts, is_known        # batches do not have all that was collated for them; or this is not known yet
     cdef uint64_t room_at               # address of what room() returned last
     cdef unsigned long thread           # the one that claims and publishes
@@ -115,15 +114,6 @@ cdef class Writer:
     cdef str cut_by(self):
         """The option by which the batch was cut."""
         return "chunk_size" if self.listed is None else "group_by"
-
-    def keep_apart(self) -> None:
-        """From now on make tensors outside the slot.  A chunk's rows still lie where the other workers expect them."""
-        self.apart = True
-
-    @property
-    def in_chunks(self) -> bool:
-        """Whether a chunk is claimed."""
-        return self.rows > 0
 
     def lay(self, object dtype, tuple shape, Py_ssize_t count):
         """Reserve the places of the rows of a leaf, where stack() would put them, so that they can be written there.
@@ -164,17 +154,20 @@ cdef class Writer:
         """The result of stack() for rows that were written in their places; None if they were not."""
         cdef elements row
         cdef tuple shape = look_at(first, &row)
-        cdef object at = self.laid.get(row.address), out
-        cdef Py_ssize_t count = len(batch), start
+        cdef object at = self.laid.get(row.address)
+        cdef Py_ssize_t count = len(batch)
         if at is None or not rows_lie_at(batch, row.address):
             return None
         if self.rows and count != self.count:
             return None
-        start = at + self.row * row.bytes if self.rows else at
-        out = tensor_over(self.ring.buffer(), first.dtype, start, (count, *shape))
+        return self.in_place(at, row.bytes, first.dtype, (count, *shape))
+
+    cdef object in_place(self, Py_ssize_t at, Py_ssize_t bytes, object dtype, tuple shape):
+        """A tensor over rows that lie in their places, in a leaf that begins at `at`."""
+        cdef Py_ssize_t start = at + self.row * bytes if self.rows else at
         if self.rows:
-            self.stacked[self.ring.address(start)] = at     # where `out` lies: the slot may have a larger room now
-        return out
+            self.stacked[self.ring.address(start)] = at     # where the tensor lies: the slot may have a larger room now
+        return tensor_over(self.ring.buffer(), dtype, start, shape)
 
     cpdef object stack(self, object batch):
         """Stack tensors into the current payload, as torch.stack would; None if they cannot lie there.
@@ -242,9 +235,9 @@ cdef class Writer:
         return tensor_over(part, dtype, 0, shape)
 
     cdef object stack_chunk(self, object batch, object rows):
-        """Stack the rows of a chunk where they belong in the whole batch."""
-        cdef object first = rows[0], out, row, room, apart
-        cdef Py_ssize_t k, at, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
+        """Stack the rows of a chunk where they belong in the whole batch; outside the slot if the task lists them."""
+        cdef object first = rows[0], out, row, room = None, apart
+        cdef Py_ssize_t k, at = -1, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
         if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
             return None
         for k in range(1, self.count):
@@ -253,22 +246,19 @@ cdef class Writer:
                 return None
             if row.shape != first.shape:
                 raise unequal(first.shape, self.entry_of(0), row.shape, self.entry_of(k))
-        if self.listed is not None:
-            apart = empty((self.count, *first.shape), dtype=first.dtype, device="cpu")
-            out = apart if rows is batch else of_its_class(batch[0], apart)
-            if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
-                out = torch_stack(batch, 0, out=out)
-            return out
-        at = self.ring.allocate(self.rows * size)
-        about_to_write(self.ring, at + self.row * size, self.count * size)
-        room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
-        apart = empty_like(room) if self.apart else room
+        cdef tuple shape = (self.count, *first.shape)
+        if self.listed is None:
+            at = self.ring.allocate(self.rows * size)
+            about_to_write(self.ring, at + self.row * size, self.count * size)
+            room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, shape)
+        apart = empty(shape, dtype=first.dtype, device="cpu") if room is None or self.apart else room
         out = apart if rows is batch else of_its_class(batch[0], apart)
         if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
             out = torch_stack(batch, 0, out=out)
-        if self.apart:
-            room.copy_(apart)
-        self.stacked[apart.data_ptr()] = at
+        if room is not None:
+            if self.apart:
+                room.copy_(apart)
+            self.stacked[apart.data_ptr()] = at
         return out
 
     cdef Py_ssize_t entry_of(self, Py_ssize_t k) except -1:
@@ -346,16 +336,13 @@ cdef class Writer:
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
         """The result of stack_arrays() for rows that were written in their places; None if they were not."""
         cdef object at = self.laid.get(<uint64_t>rows[0])
-        cdef Py_ssize_t k, start
+        cdef Py_ssize_t k
         if at is None:
             return None
         for k in range(1, shape[0]):
             if rows[k] != rows[0] + k * bytes:
                 return None
-        start = at + self.row * bytes if self.rows else at
-        if self.rows:
-            self.stacked[self.ring.address(start)] = at     # as in found()
-        return tensor_over(self.ring.buffer(), dtype, start, shape)
+        return self.in_place(at, bytes, dtype, shape)
 
     def write(self, batch) -> None:
         """Put a batch into the current payload.  Parts that were stacked there stay where they are."""
@@ -450,8 +437,7 @@ cdef class Writer:
         # The same plan has the same number in every worker.  63 bits of a hash: two of a million plans share one with a
         # probability of 1 in 10 million.
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
-        if self.kept.meets(known[0]):
-            self.kept.keep(plan, known, EACH_PICKLED * len(pickled))
+        self.kept.keep(plan, known, EACH_PICKLED * len(pickled))
         return known
 
 

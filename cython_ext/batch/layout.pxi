@@ -18,13 +18,11 @@ memory of one mask.  Written out in full, a mask of 1 MB would take 1 GB in a ba
     5. Rows of a chunk are written out, because other workers write the other rows, and may see no overlap.
 """
 
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from shmloader.core.tensors cimport (
     check_memory, copy_bytes, elements, is_dense, look_at, other_order, strides_of, tensor_over,
 )
-from shmloader.core.worker cimport WorkerSide
 
 cdef enum:
     MANY = 65536        # bytes; fewer have too few pages for a saving

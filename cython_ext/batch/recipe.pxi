@@ -24,10 +24,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from shmloader.core.batch_tree cimport is_leaf
 from shmloader.core.tensors cimport array_over, copy_bytes, tensor_at, tensor_in, tensor_over
-from shmloader.core.lease cimport Lease
-from shmloader.core.ring cimport overwritten
 
 import torch
 

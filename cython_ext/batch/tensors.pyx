@@ -13,9 +13,6 @@ from shmloader.core.ring cimport overwritten
 import numpy
 import torch
 
-cdef extern from "Python.h":
-    const Py_ssize_t PY_SSIZE_T_MAX
-
 cdef extern from "batch/dlpack.h":
     enum: DLPACK_COMPLEX
     ctypedef struct dlpack_dtype:
@@ -39,8 +36,6 @@ cdef extern from "batch/dlpack.h":
     char *dlpack_data(const dlpack_tensor *tensor)
     dlpack_managed *dlpack_describe(const dlpack_api *api, object owner, void *data, dlpack_dtype dtype, int ndim)
     object dlpack_make(const dlpack_api *api, dlpack_managed *managed)
-    int dlpack_read_older(object capsule, dlpack_tensor *out) except -1
-    object dlpack_make_older(object from_dlpack, dlpack_managed *managed)
     void dlpack_drop(dlpack_managed *managed)
 
 
@@ -51,9 +46,11 @@ cdef inline const dlpack_api *dlpack_of(object tensor_class) except? NULL:
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 cdef object stock_torch_function = Tensor.__torch_function__.__func__
-cdef object strided = torch.strided, empty = torch.empty, from_dlpack = torch.from_dlpack, uint8 = torch.uint8
+cdef object strided = torch.strided, empty = torch.empty, uint8 = torch.uint8
+cdef object from_numpy = torch.from_numpy, frombuffer = torch.frombuffer
 cdef object inference_mode = torch.inference_mode
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
+cdef dict IN_NUMPY = {}     # torch's dtypes -> NumPy's
 
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=None):
@@ -71,18 +68,18 @@ cdef object tensor_at(object owner, char *data, Py_ssize_t bytes, object dtype, 
                       tuple strides):
     """tensor_over() for so many bytes at `data`, which `owner` keeps there while it lives."""
     cdef unsigned int word = in_dlpack(dtype)
-    if word and dlpack:
+    if word:
         return made_at(owner, data, bytes, word, at, shape, strides)
     cdef object count = 1       # an object, because it must not wrap
     for side in shape:
         count *= side
     if count == 0:
         return empty(shape, dtype=dtype, device="cpu")
-    if word:
-        return made_at(owner, data, bytes, word, at, shape, strides)
+    if dtype in IN_NUMPY:
+        return from_numpy(array_over(owner, IN_NUMPY[dtype], at, shape, strides))
     if strides is not None:
         count = 1 + sum([(side - 1) * stride for side, stride in zip(shape, strides)])
-    flat = made_at(owner, data, bytes, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
+    flat = frombuffer(owner, dtype=uint8, count=count * dtype.itemsize, offset=at).view(dtype)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 
@@ -101,8 +98,7 @@ cdef object asked_for(object dtype):
     cdef dlpack_tensor one
     with suppress(RuntimeError, BufferError, NotImplementedError):
         tensor = empty(1, dtype=dtype, device="cpu")
-        capsule = None if dlpack else tensor.__dlpack__()
-        if dlpack_read(dlpack, tensor, &one) or capsule is not None and dlpack_read_older(capsule, &one) == 0:
+        if dlpack_read(dlpack, tensor, &one):
             word = one.dtype.code | one.dtype.bits << 8 | one.dtype.lanes << 16
             room = bytearray(tensor.nbytes)
             if made_at(room, room, len(room), word, 0, (1,), None).dtype is dtype:
@@ -138,7 +134,7 @@ cdef object made_at(object owner, char *data, Py_ssize_t room, unsigned int word
     except:
         dlpack_drop(managed)
         raise
-    return dlpack_make(dlpack, managed) if dlpack else dlpack_make_older(from_dlpack, managed)
+    return dlpack_make(dlpack, managed)
 
 
 cdef dict BLANKS = {}       # torch's dtypes -> a tensor without elements

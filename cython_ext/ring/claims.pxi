@@ -2,11 +2,6 @@
 It cannot put chunks aside, nor batches that are half written.
 """
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-
-from atomics cimport ring_claim, ring_folds
-
 
 @cython.final
 cdef class Claims:

@@ -2,9 +2,7 @@
 Why there are always enough of them: NOTE [ Cells ] in stream_states.py.
 """
 
-cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t, uint64_t
 
 from shmloader.core.ring cimport NO_CELL, NO_ROOM, Ring, overwritten
 

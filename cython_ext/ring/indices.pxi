@@ -2,7 +2,6 @@
 It asks a sampler again after its own exception, as torch does.
 """
 
-from libc.stdint cimport uint64_t
 
 NOTHING = object()  # in place of an index, or of a batch: there is none
 cdef object nothing = NOTHING

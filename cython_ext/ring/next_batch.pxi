@@ -7,11 +7,7 @@ Sequences.find_ready() (sequences.pxi) says which batch comes next, in the sampl
 import _thread
 import os
 
-cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport uint64_t
 
-from clock cimport now
 from shmloader.core.ring cimport fold_rested
 
 cdef uint64_t forks = 0     # between the process that imported this module and this process

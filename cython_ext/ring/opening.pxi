@@ -4,11 +4,8 @@ It also begins epochs, and dismisses or stops workers.
 
 import pickle
 
-from cpython.list cimport PyList_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
 
 from atomics cimport RING_ANY, ring_entry, ring_open, ring_raise, ring_ring, ring_toll
-from clock cimport now
 from shmloader.core.ring cimport Meter, Ring, Sequences, Slots, Turns, check_index
 
 

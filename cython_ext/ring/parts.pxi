@@ -2,11 +2,11 @@
 A leaf that is not in the batch leaves room for others.
 """
 
-cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 
 cdef enum:
+    ALIGN = 128         # bytes; where a leaf begins
     LOOKS = 8           # parts; a batch of more is large enough without looking at all of them
 
 

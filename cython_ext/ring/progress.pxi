@@ -1,8 +1,5 @@
 """Counts what the user has received of an epoch: batches count when they are handed out, not when they are taken."""
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-
 
 @cython.final
 cdef class Progress:

@@ -2,11 +2,6 @@
 NOTE [ Look ahead ] in look_ahead.py.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
-
-from atomics cimport RING_OPEN, ring_entry, ring_load, ring_once, ring_once_32, ring_owner, ring_seq, ring_state
-from shmloader.core.ring cimport LISTED_FIRST, Ring
-
 
 cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
     """The sequences after `after` that are open for a worker, as one pass over the entries finds them.

@@ -2,9 +2,6 @@
 NOTE [ Windows ] in ring.pxd.
 """
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 
 from shmloader.core.ring cimport LISTED, LISTED_FIRST, check_index
 

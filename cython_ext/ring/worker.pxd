@@ -98,7 +98,7 @@ cdef class MappedPages:
 
 
 cdef class WorkerSide(Ring):
-    cdef readonly int me, life
+    cdef readonly int me
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
     cdef uint64_t fresh                 # where the pages begin that it did not have when it was claimed
@@ -109,7 +109,6 @@ cdef class WorkerSide(Ring):
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # the owner of the sequence that find_open() found: this worker, or ANY
     cdef uint32_t revocations           # their count when this worker looked last
-    cdef public uint64_t turn           # if it serves several rings: when it claimed in this ring last
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for the stream's state

@@ -37,9 +37,6 @@ cdef extern from "process/forks.h" nogil:
 if forks_watch():
     raise MemoryError()
 
-cdef enum:
-    ALIGN = 128
-
 
 @cython.final
 cdef class WorkerSide(Ring):
@@ -50,13 +47,12 @@ cdef class WorkerSide(Ring):
 
     Args:
         me: its index.
-        life: how many processes were this ring's workers before this one.
         first: a sequence below which all are done.
     """
-    def __cinit__(self, segment, spin, int me, int life, uint64_t first):
+    def __cinit__(self, segment, spin, int me, uint64_t first):
         cdef uint64_t magic = ring_once(&self.header.magic)
         cdef uint32_t version = ring_once_32(&self.header.version)
-        self.me, self.life, self.current, self.cursor, self.forks = me, life, -1, first, forks_so_far
+        self.me, self.current, self.cursor, self.forks = me, -1, first, forks_so_far
         check_index("worker", me, self.workers)
         if magic != RING_MAGIC or version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
@@ -112,8 +108,7 @@ cdef class WorkerSide(Ring):
         """
         self.check_not_forked()
         cdef uint32_t seen
-        cdef bint leaving
-        cdef bint found = self.find_open()
+        cdef bint leaving, found = self.find_open()
         cdef int k = 0, budget = 0 if found else spin_budget(&self.spin)
         if budget:
             with nogil:
@@ -192,10 +187,7 @@ cdef class WorkerSide(Ring):
         return self.cursor
 
     def upcoming(self, uint64_t after, int most):
-        """Read at most `most` tasks that are open for this worker, after the claimed one and after `after`.
-
-        They are not claimed: upcoming.pxi.
-        """
+        """At most `most` tasks that are open for this worker, after `after` and the claimed one, and that stay open."""
         self.check_claimed()
         return upcoming(self, self.me, self.cursor, after, most)
 

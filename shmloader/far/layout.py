@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.core.batch_tree import Account, Kept, Tree
+from shmloader.core.batch_tree import Kept, Tree
 from shmloader.far.frames import MOST_KEPT, Garbage
 
 NUMBERS = "biufc"  # kinds of numpy's dtypes whose arrays are leaves; others are pickled
@@ -19,8 +19,8 @@ class Layouts:
     """The plans that one far worker has sent, and the layouts that were checked."""
 
     def __init__(self) -> None:
-        self._plans = Kept(Account(MOST_KEPT))  # by number: the pickle, and the leaves' dtypes
-        self._checked = Kept(Account(MOST_KEPT))  # (meta, bytes of the batch)
+        self._plans = Kept(MOST_KEPT)  # by number: the pickle, and the leaves' dtypes
+        self._checked = Kept(MOST_KEPT)  # (meta, bytes of the batch)
 
     def check(self, meta: bytes, words: tuple[int, ...], plan: bytes, used: int) -> bytes:
         """Check a batch's description.  Only a new layout is walked through: from batch to batch they repeat.
@@ -43,12 +43,10 @@ class Layouts:
             raise Garbage(f"a batch with plan {number}, which it has not sent")
         if plan:
             self._checked.drop()
-            if self._plans.meets(number):  # as the far end does
-                self._plans.keep(number, known, len(plan))
+            self._plans.keep(number, known, len(plan))  # as the far end does
         if not self._checked.get((meta, used)):
             _walk(words, known[1], used)
-            if self._checked.meets((meta, used)):
-                self._checked.keep((meta, used), True, len(meta))
+            self._checked.keep((meta, used), True, len(meta))
         return known[0]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import os
 
-GREETING = b"shmfar\x00\x05"  # with the version of the protocol
+GREETING = b"shmfar\x00\x06"  # with the version of the protocol
 NONCE = 32
 PROOF = 32
 

@@ -91,7 +91,6 @@ def stand_in(
     segment: Segment,
     spin: bool,
     worker_id: int,
-    life: int,
     first: int,
     stacks: StackMemory | None,
     outlives: bool,
@@ -100,7 +99,7 @@ def stand_in(
     """Be worker number `worker_id`, whose work a far worker does.
 
     Args:
-        segment, spin, worker_id, life, first, stacks, outlives: As in worker/loop.py.
+        segment, spin, worker_id, first, stacks, outlives: As in worker/loop.py.
         door: Where the far worker knocks.
     """
     begin(segment.trainer, outlives)
@@ -111,7 +110,7 @@ def stand_in(
     of_torch.set_thread_name("pt_data_worker")
     if stacks is not None:
         stacks.tell()
-    ring = WorkerSide(segment, spin, worker_id, life, first)
+    ring = WorkerSide(segment, spin, worker_id, first)
     with contextlib.suppress(KeyboardInterrupt, Leave):  # the trainer raises the first, and asks for the second
         _StandIn(segment, ring, door).run()
 

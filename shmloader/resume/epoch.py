@@ -4,12 +4,13 @@ It computes how many batches and samples a state has.
 NOTE [ Epoch ]
 
     1. Each count has one owner.  EpochCounts counts the batches that were drawn, opened and taken, and Progress counts
-       those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over is computed
+       those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over follows
        from these, and there is no other counter.
     2. `delivered` is the epoch's Progress.  It counts the batches that the user has received, and a state saves its
        count.  The ring's iterator has a Progress, too: `handed_out` counts what the iterator hands out.  Without a
        prefetch thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and the
-       user receives them later.  So with each batch, the iterator hands the thread a copy of `handed_out`, and `delivered` is the copy that came with the last batch that the user received.
+       user receives them later.  So with each batch, the iterator hands the thread a copy of `handed_out`, and
+       `delivered` is the copy that came with the last batch that the user received.
     3. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.
 """
 

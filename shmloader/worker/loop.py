@@ -52,7 +52,6 @@ def work(
     segment: Segment,
     spin: bool,
     worker_id: int,
-    life: int,
     first: int,
     stacks: StackMemory | None,
     outlives: bool,
@@ -63,7 +62,6 @@ def work(
     Args:
         segment: the ring's memory.
         spin: whether it may pause on its core before it sleeps.
-        life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that replaces a dead one.
         stacks: memory for its stack when the trainer asks; None: the trainer does not ask.
         outlives: whether it survives signals to its group: NOTE [ Group signals ].
@@ -79,7 +77,7 @@ def work(
     gc.freeze()
     if stacks is not None:
         stacks.tell()
-    ring = WorkerSide(segment, spin, worker_id, life, first)
+    ring = WorkerSide(segment, spin, worker_id, first)
     # A process keeps its arguments until it ends.  At a spawned worker's end, multiprocessing ends things that the
     # dataset may use (torch >= 2.14).  So the dataset is taken out of the arguments, and is freed with the loop.
     given = dict(arguments)
@@ -358,5 +356,5 @@ class Worker:
         self._cycles = not self._ring.has_views()
         if self._cycles:
             return outcome
-        self._writer.keep_apart()
+        self._writer.apart = True
         return SKIPPED_KEPT if outcome == SKIPPED else KEPT

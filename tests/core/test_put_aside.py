@@ -29,12 +29,12 @@ class Sides:
         self.meter = Meter(2)
         self.trainer = TrainerSide(self.segment, False, 2, True, pickle.dumps, self.meter)
         self.segment.format(self.trainer)
-        self.workers = [WorkerSide(self.segment, False, number, number, 0) for number in range(2)]
+        self.workers = [WorkerSide(self.segment, False, number, 0) for number in range(2)]
         self.claims = [*map(Claims, self.workers)]
 
     def hire(self, number: int) -> None:
         oldest = self.trainer.sequences.oldest
-        self.workers[number] = WorkerSide(self.segment, False, number, 2, oldest)
+        self.workers[number] = WorkerSide(self.segment, False, number, oldest)
         self.claims[number] = Claims(self.workers[number])
 
     def make(self, number: int, task: Any) -> None:

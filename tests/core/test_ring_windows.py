@@ -42,7 +42,7 @@ class Sides:
         self.hire(0)
 
     def hire(self, first: int) -> None:
-        self.worker = WorkerSide(self.segment, False, 0, 0, first)
+        self.worker = WorkerSide(self.segment, False, 0, first)
         self.writer = Writer(self.worker, objects, ChunkWalks())
         self.reader = BatchReader(ExceptionWrapper)
 
