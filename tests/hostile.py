@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader.core.trainer import TrainerSide
@@ -88,7 +88,7 @@ class BothSides:
         self.trainer = TrainerSide(*self.sides, 2, in_order)
         self.segment.format(self.trainer)
         self.worker = WorkerSide(*self.sides, 0, 0)
-        self.writer = Writer(self.worker, objects, ChunkWalks())
+        self.writer = Writer(self.worker, objects, walk_chunk)
         self.delivery = Delivery(self.trainer, worker_set=None, spare=2, timeout=0, ends=ends, dismisses=False)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()

@@ -8,15 +8,13 @@ import struct
 from itertools import chain
 from pickle import loads
 
-from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, Tree, is_leaf, without_again
+from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, Tree, is_leaf
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport unequal
 
 import numpy
 import torch
-
-from shmloader.core.batch_tree import Shell
 
 include "batch/recipe.pxi"
 
@@ -67,7 +65,6 @@ cdef class BatchReader:
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others, order = None
         cdef object failure = None
-        cdef Tree build = None
         cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
@@ -81,8 +78,6 @@ cdef class BatchReader:
             if failure is not None:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
-                build = Tree(without_again(whole.plan))
-            if build is not None and without_again(recipe.plan) != without_again(whole.plan):
                 raise RuntimeError(
                     f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
                     f"{where(lease, 0)}, and {described(recipe.plan)} {where(lease, chunk)}"
@@ -94,8 +89,8 @@ cdef class BatchReader:
             return failure
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
-        build = whole.build if build is None else build
-        return build.joined(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+        leaves = self.leaves_of(whole, lease, copy)
+        return (<Tree>whole.build).joined(leaves, joined(parts, order, cut_by(lease)))
 
     cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
         if copy:
@@ -163,7 +158,7 @@ cdef str described(plan):
 
 
 cdef list joined(list parts, list order, str option):
-    """The objects of all chunks.  Each is rows, which are joined, or a shell, or empty in the same way.
+    """The objects of all chunks.  Each is rows, which are joined, or empty in the same way.
 
     Args:
         parts: of each chunk, its objects.
@@ -173,13 +168,7 @@ cdef list joined(list parts, list order, str option):
     cdef list whole = []
     for rows in zip(*parts):
         kind = type(rows[0])
-        if issubclass(kind, Shell):
-            for other in rows:
-                if other.keys != rows[0].keys:
-                    raise RuntimeError(f"{option} needs samples of one structure, but got the keys "
-                                       f"{reprlib.repr(rows[0].keys)} and {reprlib.repr(other.keys)}")
-            whole.append(rows[0])
-        elif len(rows) == 1 or all([other is None for other in rows]):
+        if len(rows) == 1 or all([other is None for other in rows]):
             whole.append(rows[0])
         elif kind is Array and all([type(other) is Array for other in rows]):
             whole.append(sorted_array(numpy.concatenate(rows, dtype=kept_dtype(rows)), order))

@@ -25,8 +25,8 @@ behind a large part that will be freed; also those of the first batch, about whi
 
 Several workers write a batch in chunks at once, without talking to one another.  Each lays out the whole batch, as if
 all rows were like its own, and writes its rows into that layout.  If the rows are alike, so is the meta.  If not, the
-trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) and shells
-lie in the area of the chunk's entry, after the plan.
+trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) lie in the
+area of the chunk's entry, after the plan.
 
 The rows of a chunk need not be one behind the other (NOTE [ Windows ] in ring.pxd).  No tensor is over such rows, so
 they are collated outside the slot, and copied to their places one by one.
@@ -68,10 +68,10 @@ cdef class Writer:
     Args:
         ring: the worker's side.
         objects: pickles what is not a plain tensor or array (objects.py).
-        chunks: takes chunks apart (chunk_walk.py).
+        walk_chunk: takes chunks apart (chunk_walk.py).
     """
     cdef WorkerSide ring
-    cdef object objects, chunks
+    cdef object objects, walk_chunk
     cdef Kept kept                      # plan -> (its number, its pickle)
     cdef Py_ssize_t count, row          # of a chunk: its samples, and its first row
     cdef readonly Py_ssize_t rows       # those of the batch that it is a chunk of; 0: it is no chunk
@@ -85,8 +85,8 @@ cdef class Writer:
     cdef uint64_t room_at               # address of what room() returned last
     cdef unsigned long thread           # the one that claims and publishes
 
-    def __init__(self, WorkerSide ring not None, objects, chunks):
-        self.ring, self.objects, self.chunks, self.kept, self.laid = ring, objects, chunks, Kept(), {}
+    def __init__(self, WorkerSide ring not None, objects, walk_chunk):
+        self.ring, self.objects, self.walk_chunk, self.kept, self.laid = ring, objects, walk_chunk, Kept(), {}
         self.thread, self.converts = PyThread_get_thread_ident(), True
 
     cdef bint may_write(self) noexcept:
@@ -104,7 +104,6 @@ cdef class Writer:
         self.count, self.row, self.rows, self.listed = count, self.ring.row, self.ring.rows, listed
         if self.rows:
             self.stacked = {}
-            self.chunks.begin(self.ring.begins_batch, self.cut_by())
             if listed is not None:
                 if count < 1 or len(listed) != count or not 0 <= min(listed) <= max(listed) < self.rows:
                     raise overwritten("a chunk's rows", reprlib.repr(listed), f"{count} in {self.rows}")
@@ -351,7 +350,7 @@ cdef class Writer:
         cdef object leaf, known
         cdef bytes beside = b"", pickled = None
         if self.rows:
-            plan, leaves, others = self.chunks.walk(batch, self.count)
+            plan, leaves, others = self.walk_chunk(batch, self.count, self.cut_by())
         else:
             plan, leaves, others = walk(batch)
         known = self.kept.kept.get(plan)

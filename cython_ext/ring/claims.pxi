@@ -53,7 +53,7 @@ cdef class Claims:
             raise RuntimeError(f"sequence {ring.cursor} is claimed, and was not put aside")
         ring.cursor, ring.current, ring.task_bytes, ring.to_leave = self.aside.pop(0)
         ring.used = ring.state_size = ring.row = ring.rows = 0
-        ring.listed, ring.begins_batch = False, True
+        ring.listed = False
         ring.fresh = ring.pages_of(ring.current)
         ring.follow(ring.current)
         ring.mapped.follow(ring_folds(ring.header))

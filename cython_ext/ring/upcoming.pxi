@@ -51,6 +51,6 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
     for sequence in found[:most]:
         entry = &ring.entry[sequence % ring.entries]
         ring.measure(sequence, &kind, &size)
-        listed = ring_once_32(&entry.ask.rows) and ring_once_32(&entry.ask.row) >= <uint32_t>LISTED_FIRST
+        listed = ring_once_32(&entry.ask.rows) and ring_once_32(&entry.ask.row) == <uint32_t>LISTED
         tasks.append((sequence, ring.read_task(sequence, kind, size), listed))
     return tasks

@@ -3,7 +3,7 @@ NOTE [ Windows ] in ring.pxd.
 """
 
 
-from shmloader.core.ring cimport LISTED, LISTED_FIRST, check_index
+from shmloader.core.ring cimport LISTED, check_index
 
 cdef struct given_task:
     int worker, payload
@@ -57,8 +57,7 @@ cdef class Window:
             if rows is not None:
                 if not rows or len(rows) != len(indices):
                     raise ValueError(f"a task of a window has {len(indices)} indices and {len(rows)} rows")
-                task.row, task.rows = rows[0], samples[at]
-                task.asked_row = LISTED_FIRST if self.head[at] < 0 else LISTED
+                task.row, task.rows, task.asked_row = rows[0], samples[at], LISTED
             elif self.head[at] >= 0:
                 raise ValueError(f"batch {at} of a window has several tasks, and one that lists no rows")
             if self.head[at] < 0:

@@ -104,7 +104,6 @@ cdef class WorkerSide(Ring):
     cdef uint64_t fresh                 # where the pages begin that it did not have when it was claimed
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef readonly bint listed           # whether its task lists its rows instead: NOTE [ Windows ]
-    cdef readonly bint begins_batch     # whether the batch's description begins with it
     cdef unsigned forks                 # how many forks there had been when this process became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # the owner of the sequence that find_open() found: this worker, or ANY

@@ -20,7 +20,7 @@ from atomics cimport (
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader.core.ring cimport (
-    FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten, spin_budget, spin_learn,
+    FILLED, KEPT, LISTED, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten, spin_budget, spin_learn,
     spin_once,
 )
 
@@ -153,8 +153,7 @@ cdef class WorkerSide(Ring):
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used, self.fresh = payload, 0, pages
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
-        self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
-        self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
+        self.listed = self.rows > 0 and self.row == <uint32_t>LISTED
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
         self.mapped.follow(ring_folds(self.header))

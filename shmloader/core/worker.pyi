@@ -19,7 +19,6 @@ class WorkerSide(Ring):
     row: int
     rows: int
     listed: bool
-    begins_batch: bool
     @property
     def seed(self) -> int: ...
     @property

@@ -54,7 +54,7 @@ from itertools import islice
 from typing import Any
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
@@ -131,7 +131,7 @@ class _StandIn:
         self._layouts = Layouts()
         self._begun: int | None = None  # the sequence that the far worker began last
         self._where = f"in the stand-in of far worker {ring.me}"
-        self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
+        self._writer = Writer(ring, objects, walk_chunk)  # only for errors of this process
 
     def run(self) -> None:
         """Have all tasks done, until the ring is closed."""

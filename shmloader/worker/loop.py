@@ -21,8 +21,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
-from shmloader.batch.containers import collate_containers_by
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.batch.exceptions import caught
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import keep_freed_memory, outlive_signals
@@ -131,8 +130,7 @@ class Worker:
     ) -> None:
         self._segment = segment
         self._ring = ring
-        self._chunks = ChunkWalks()
-        self._writer = Writer(ring, objects, self._chunks)
+        self._writer = Writer(ring, objects, walk_chunk)
         self._cycles: bool | None = None  # whether only the collector drops references to batches; None: not known
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
@@ -210,8 +208,6 @@ class Worker:
             self._follow(number)
         task, rows = read_listed(written) if ring.listed else (read_task(written), None)
         self._writer.begin(len(task) if ring.rows else 0, rows)
-        if ring.rows:
-            collate_containers_by(self._chunks.containers)
         if self._seed is not None:
             task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
         outcome = self._fill(task)

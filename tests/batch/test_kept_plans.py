@@ -15,7 +15,7 @@ from hostile import BothSides
 
 import shmloader
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_tree import Kept
 from shmloader.core.batch_writer import Writer
 
@@ -95,7 +95,7 @@ def test_what_comes_again_is_kept(ring: BothSides, monkeypatch: pytest.MonkeyPat
             pickled.append(value)
             return objects.dump(value)
 
-    ring.writer = Writer(ring.worker, Objects, ChunkWalks())
+    ring.writer = Writer(ring.worker, Objects, walk_chunk)
     for k in range(6):
         ring.fill([torch.ones(2), torch.ones(3)])
         if k > 0:
@@ -114,7 +114,7 @@ def test_a_replaced_worker_gives_a_plan_the_same_number(ring: BothSides) -> None
         assert_same(pass_on(ring, batch), batch)
     ring.trainer.open(0, 0)
     ring.die()
-    ring.writer = Writer(ring.worker, objects, ChunkWalks())
+    ring.writer = Writer(ring.worker, objects, walk_chunk)
     ring.claim_again()
     ring.writer.write(batch)
     ring.worker.publish(0)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ANY, FILLED, Meter
@@ -38,7 +38,7 @@ class Sides:
         self.claims[number] = Claims(self.workers[number])
 
     def make(self, number: int, task: Any) -> None:
-        writer = Writer(self.workers[number], objects, ChunkWalks())
+        writer = Writer(self.workers[number], objects, walk_chunk)
         writer.begin(0, None)
         writer.write(torch.tensor(task))
         self.workers[number].publish(FILLED)
