@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader.core.trainer import TrainerSide
@@ -87,8 +87,8 @@ class BothSides:
         self.sides = self.segment, False
         self.trainer = TrainerSide(*self.sides, 2, in_order)
         self.segment.format(self.trainer)
-        self.worker = WorkerSide(*self.sides, 0, 0, 0)
-        self.writer = Writer(self.worker, objects, ChunkWalks())
+        self.worker = WorkerSide(*self.sides, 0, 0)
+        self.writer = Writer(self.worker, objects, walk_chunk)
         self.delivery = Delivery(self.trainer, worker_set=None, spare=2, timeout=0, ends=ends, dismisses=False)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
@@ -108,7 +108,7 @@ class BothSides:
     def die(self) -> None:
         """Have another worker take the place of this one, wherever it is; it claims what this one had claimed."""
         self.trainer.revoke(0)
-        self.worker = WorkerSide(*self.sides, 0, self.worker.life + 1, self.trainer.sequences.next_take)
+        self.worker = WorkerSide(*self.sides, 0, self.trainer.sequences.next_take)
 
     def fill(self, batch: Any) -> None:
         self.claim()
@@ -148,7 +148,7 @@ class BothSides:
         return entry_at(self.segment, self.filled, name)
 
     def slot_at(self, at: int) -> int:
-        return self.worker.slot_offset(self.payload) + at
+        return self.worker.slot_at + self.payload * self.worker.slot_stride + at
 
     def area_at(self, at: int) -> int:
         return self.segment.geometry.area_offset(self.filled) + at

@@ -153,7 +153,7 @@ def _calls(entries: int) -> float:
     segment = Segment(1, entries, entries, 1, "auto", None, False)
     trainer = TrainerSide(segment, False, 1, True)
     segment.format(trainer)
-    worker = WorkerSide(segment, False, 0, 0, 0)
+    worker = WorkerSide(segment, False, 0, 0)
     took = 0.0
     for rounds in (SEQUENCES // 10, SEQUENCES):  # the first to warm up
         start = time.perf_counter()

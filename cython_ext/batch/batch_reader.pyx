@@ -8,15 +8,13 @@ import struct
 from itertools import chain
 from pickle import loads
 
-from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, Tree, is_leaf, without_again
+from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, Tree, is_leaf
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport unequal
 
 import numpy
 import torch
-
-from shmloader.core.batch_tree import Shell
 
 include "batch/recipe.pxi"
 
@@ -35,6 +33,9 @@ cdef class BatchReader:
         room: makes a tensor for the small leaves of a lent batch, given its bytes; None: they get plain memory.
         keeps: whether anybody may keep a leaf of a lent batch.  Otherwise, small ones stay in the slot.
     """
+    cdef Kept kept                      # a plan's number -> (plan, build); meta -> Recipe
+    cdef object failure, clone, room
+    cdef bint keeps
 
     def __init__(self, failure, clone=Tensor.clone, room=None, keeps=True):
         self.kept, self.failure = Kept(), failure
@@ -64,7 +65,6 @@ cdef class BatchReader:
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others, order = None
         cdef object failure = None
-        cdef Tree build = None
         cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
@@ -78,8 +78,6 @@ cdef class BatchReader:
             if failure is not None:
                 continue
             if recipe is not whole and recipe.plan != whole.plan:
-                build = Tree(without_again(whole.plan))
-            if build is not None and without_again(recipe.plan) != without_again(whole.plan):
                 raise RuntimeError(
                     f"{cut_by(lease)} needs samples of one structure and dtype, but got {described(whole.plan)} "
                     f"{where(lease, 0)}, and {described(recipe.plan)} {where(lease, chunk)}"
@@ -91,8 +89,8 @@ cdef class BatchReader:
             return failure
         if lease.listed is not None:
             order = list(chain.from_iterable(lease.listed))
-        build = whole.build if build is None else build
-        return build.joined(self.leaves_of(whole, lease, copy), joined(parts, order, cut_by(lease)))
+        leaves = self.leaves_of(whole, lease, copy)
+        return (<Tree>whole.build).joined(leaves, joined(parts, order, cut_by(lease)))
 
     cdef list leaves_of(self, Recipe recipe, Lease lease, bint copy):
         if copy:
@@ -105,29 +103,25 @@ cdef class BatchReader:
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
         cdef Recipe recipe = self.kept.kept.get(meta)
-        cdef bint again
         if recipe is None:
-            again = self.kept.meets(meta)
-            recipe = self.work_out(lease, chunk, meta, again)
-            if again:
-                self.kept.keep(meta, recipe, 8 * len(meta) + EACH_LEAF * len(recipe.leaves))
+            recipe = self.work_out(lease, chunk, meta)
+            self.kept.keep(meta, recipe, 8 * len(meta) + EACH_LEAF * len(recipe.leaves))
         return recipe
 
-    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta, bint again):
+    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta):
         cdef Py_ssize_t count = len(meta) // 8
         cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count])
+        cdef Recipe recipe
         if count < 1:
             raise overwritten("the size of a batch's description", len(meta), "8 or more")
-        number = words[0]
-        known = self.kept.kept.get(number)
-        if known is None:
-            pickled = lease.plan(chunk)
-            plan = loads(pickled)
-            known = plan, Tree(plan)
-            if self.kept.meets(number) or again:    # a recipe that is kept holds its plan
-                self.kept.keep(number, known, EACH_PICKLED * len(pickled))
-        plan, build = known
-        return worked_out(plan, build, words, lease.bytes)
+        known = self.kept.kept.get(words[0])
+        if known is not None:
+            return worked_out(known[0], known[1], words, lease.bytes)
+        pickled = lease.plan(chunk)
+        plan = loads(pickled)
+        recipe = worked_out(plan, Tree(plan), words, lease.bytes)
+        self.kept.keep(words[0], (plan, recipe.build), EACH_PICKLED * len(pickled))
+        return recipe
 
 
 cdef int compare(Recipe whole, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
@@ -164,7 +158,7 @@ cdef str described(plan):
 
 
 cdef list joined(list parts, list order, str option):
-    """The objects of all chunks.  Each is rows, which are joined, or a shell, or empty in the same way.
+    """The objects of all chunks.  Each is rows, which are joined, or empty in the same way.
 
     Args:
         parts: of each chunk, its objects.
@@ -174,13 +168,7 @@ cdef list joined(list parts, list order, str option):
     cdef list whole = []
     for rows in zip(*parts):
         kind = type(rows[0])
-        if issubclass(kind, Shell):
-            for other in rows:
-                if other.keys != rows[0].keys:
-                    raise RuntimeError(f"{option} needs samples of one structure, but got the keys "
-                                       f"{reprlib.repr(rows[0].keys)} and {reprlib.repr(other.keys)}")
-            whole.append(rows[0])
-        elif len(rows) == 1 or all([other is None for other in rows]):
+        if len(rows) == 1 or all([other is None for other in rows]):
             whole.append(rows[0])
         elif kind is Array and all([type(other) is Array for other in rows]):
             whole.append(sorted_array(numpy.concatenate(rows, dtype=kept_dtype(rows)), order))

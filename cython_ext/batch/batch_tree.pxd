@@ -4,24 +4,14 @@
 # ------------------------------------------------------------------------------------------------------------ kept.pxi
 
 cdef enum:
-    NOTED = 2048
     EACH_PICKLED = 16   # bytes of memory for each byte of a pickled plan, at most
-
-
-cdef class Account:
-    cdef list members                   # weak references to the Kepts that share it
-    cdef Py_ssize_t most                # bytes that they keep together
 
 
 cdef class Kept:
     cdef dict kept
-    cdef Account account
-    cdef Py_ssize_t bytes
-    cdef Py_hash_t noted[NOTED]         # of what was met, by the last bits
-    cdef object __weakref__
+    cdef Py_ssize_t bytes, most
 
     cpdef object get(self, object key)
-    cpdef bint meets(self, object key) except -1
     cpdef object keep(self, object key, object value, Py_ssize_t bytes)
     cpdef object drop(self)
 
@@ -29,7 +19,6 @@ cdef class Kept:
 cpdef tuple walk(object batch, bint apart=*)    # a batch's plan, leaves and objects
 cpdef bint all_of_str(dict node) except -1
 cdef bint is_leaf(object token)                 # whether a plan's token stands for a leaf
-cpdef tuple without_again(tuple plan)
 cpdef list plain_rows(object batch)             # tensors of any classes as plain ones; None where one cannot be one
 
 

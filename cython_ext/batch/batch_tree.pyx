@@ -24,9 +24,7 @@ A token is
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
     (a class of tensors, names)     the same; its elements, a tensor leaf, come before the values
-    (Shell, n)          in chunks: one object is the container of n children, and these follow; see containers.py
     (Again, k)          leaf k once more: the same object, of which nothing else is written.  Not in chunks
-    (MaybeAgain, k)     in chunks: the leaf that follows is leaf k once more, if it is so in all chunks
 """
 
 cimport cython
@@ -63,32 +61,6 @@ class Again:
     Its elements are written only once, and the trainer gets one object.  So `return y, y` takes one y in the slot, and
     `batch[0] is batch[1]`, as from torch's loader.  Two views of one tensor are two leaves: NOTE [ Views ] in layout.pxi.
     """
-
-
-class MaybeAgain:
-    """In a chunk's plan: a leaf that occurred before.  It is written out too, because in other chunks it may not have.
-    """
-
-
-cpdef tuple without_again(tuple plan):
-    """A chunk's plan, as if leaves that are the same were only equal."""
-    return tuple([token for token in plan if type(token) is not tuple or token[0] is not MaybeAgain])
-
-
-class Shell:
-    """In a plan: `n` parts follow, and one of the objects is their container.
-
-    Args:
-        keys: of a mapping's items; None for others.
-        pickled: the container; None in all chunks but the first.
-    """
-
-    def __init__(self, keys, pickled):
-        self.keys, self.pickled = keys, pickled
-
-    def around(self, parts):
-        """The container around its parts."""
-        raise NotImplementedError
 
 
 class MetTwice(Exception):
@@ -361,14 +333,11 @@ cdef class Tree:
         if type(token) is not tuple:    # join() takes everything else for a leaf
             raise TypeError(f"a token of a plan is {token!r:.100}")
         kind, what = token
-        if kind is Again or kind is MaybeAgain:
+        if kind is Again:
             if not 0 <= what < at.leaf:
                 raise overwritten("the number of a leaf that was met before", what, f"below {at.leaf}")
-            if kind is MaybeAgain:
-                return self.check(at, depth)
             self.again.add(what)
             return 0
-        at.other += kind is Shell
         count = what if isinstance(what, int) else len(what) + issubclass(kind, Tensor)
         if not 0 <= count <= len(self.plan) - at.node:
             raise overwritten("the number of a node's children", count, len(self.plan) - at.node)
@@ -403,12 +372,6 @@ cdef class Tree:
             return tuple(self.several(what, at, leaves, others))
         if kind is Again:
             return leaves[what]
-        if kind is MaybeAgain:
-            self.join(at, leaves, others)
-            return leaves[what]
-        if kind is Shell:
-            at.other += 1
-            return others[at.other - 1].around(self.several(what, at, leaves, others))
         if isinstance(what, int):
             return kind._make(self.several(what, at, leaves, others))
         if issubclass(kind, Tensor):    # made as torch unpickles one

@@ -24,8 +24,8 @@ behind a large part that will be freed; also those of the first batch, about whi
 
 Several workers write a batch in chunks at once, without talking to one another.  Each lays out the whole batch, as if
 all rows were like its own, and writes its rows into that layout.  If the rows are alike, so is the meta.  If not, the
-trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) and shells
-lie in the area of the chunk's entry, after the plan.
+trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) lie in the
+area of the chunk's entry, after the plan.
 
 The rows of a chunk need not be one behind the other (NOTE [ Windows ] in ring.pxd).  No tensor is over such rows, so
 they are collated outside the slot, and copied to their places one by one.
@@ -41,7 +41,7 @@ from libc.stdlib cimport free, malloc
 
 from shmloader.core.batch_tree cimport EACH_PICKLED, Kept, plain_rows, walk
 from shmloader.core.tensors cimport (
-    are_stacked_alike, array_dtype, array_shape, arrays_at, check_memory, column, copy_bytes, copy_rows, elements,
+    PY_SSIZE_T_MAX, are_stacked_alike, array_dtype, array_shape, arrays_at, check_memory, column, copy_bytes, copy_rows, elements,
     is_dense, look_at, number_dtype, numbers_into, of_its_class, other_order, rows_lie_at, stack_rows, tensor_over,
     unequal,
 )
@@ -53,11 +53,8 @@ import torch
 
 include "batch/layout.pxi"
 
-cdef extern from "Python.h":
-    const Py_ssize_t PY_SSIZE_T_MAX
-
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, torch_stack = torch.stack
-cdef object empty = torch.empty, empty_like = torch.empty_like
+cdef object empty = torch.empty
 
 cdef enum:
     PART = 4096         # bytes; a smaller leaf is no part: it would take more time than memory
@@ -70,11 +67,25 @@ cdef class Writer:
     Args:
         ring: the worker's side.
         objects: pickles what is not a plain tensor or array (objects.py).
-        chunks: takes chunks apart (chunk_walk.py).
+        walk_chunk: takes chunks apart (chunk_walk.py).
     """
+    cdef WorkerSide ring
+    cdef object objects, walk_chunk
+    cdef Kept kept                      # plan -> (its number, its pickle)
+    cdef Py_ssize_t count, row          # of a chunk: its samples, and its first row
+    cdef readonly Py_ssize_t rows       # those of the batch that it is a chunk of; 0: it is no chunk
+    cdef list listed                    # which rows its samples are, where they are not one behind the other; or None
+    cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins
+    cdef dict laid                      # the address of the first reserved row -> where its leaf begins
+    cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
+    # From now on tensors lie outside the slot.  A chunk's rows still lie where the other workers expect them.
+    cdef public bint apart
+    cdef bint converts, is_known        # batches do not have all that was collated for them; or this is not known yet
+    cdef uint64_t room_at               # address of what room() returned last
+    cdef unsigned long thread           # the one that claims and publishes
 
-    def __init__(self, WorkerSide ring not None, objects, chunks):
-        self.ring, self.objects, self.chunks, self.kept, self.laid = ring, objects, chunks, Kept(), {}
+    def __init__(self, WorkerSide ring not None, objects, walk_chunk):
+        self.ring, self.objects, self.walk_chunk, self.kept, self.laid = ring, objects, walk_chunk, Kept(), {}
         self.thread, self.converts = PyThread_get_thread_ident(), True
 
     cdef bint may_write(self) noexcept:
@@ -92,7 +103,6 @@ cdef class Writer:
         self.count, self.row, self.rows, self.listed = count, self.ring.row, self.ring.rows, listed
         if self.rows:
             self.stacked = {}
-            self.chunks.begin(self.ring.begins_batch, self.cut_by())
             if listed is not None:
                 if count < 1 or len(listed) != count or not 0 <= min(listed) <= max(listed) < self.rows:
                     raise overwritten("a chunk's rows", reprlib.repr(listed), f"{count} in {self.rows}")
@@ -102,15 +112,6 @@ cdef class Writer:
     cdef str cut_by(self):
         """The option by which the batch was cut."""
         return "chunk_size" if self.listed is None else "group_by"
-
-    def keep_apart(self) -> None:
-        """From now on make tensors outside the slot.  A chunk's rows still lie where the other workers expect them."""
-        self.apart = True
-
-    @property
-    def in_chunks(self) -> bool:
-        """Whether a chunk is claimed."""
-        return self.rows > 0
 
     def lay(self, object dtype, tuple shape, Py_ssize_t count):
         """Reserve the places of the rows of a leaf, where stack() would put them, so that they can be written there.
@@ -151,17 +152,20 @@ cdef class Writer:
         """The result of stack() for rows that were written in their places; None if they were not."""
         cdef elements row
         cdef tuple shape = look_at(first, &row)
-        cdef object at = self.laid.get(row.address), out
-        cdef Py_ssize_t count = len(batch), start
+        cdef object at = self.laid.get(row.address)
+        cdef Py_ssize_t count = len(batch)
         if at is None or not rows_lie_at(batch, row.address):
             return None
         if self.rows and count != self.count:
             return None
-        start = at + self.row * row.bytes if self.rows else at
-        out = tensor_over(self.ring.buffer(), first.dtype, start, (count, *shape))
+        return self.in_place(at, row.bytes, first.dtype, (count, *shape))
+
+    cdef object in_place(self, Py_ssize_t at, Py_ssize_t bytes, object dtype, tuple shape):
+        """A tensor over rows that lie in their places, in a leaf that begins at `at`."""
+        cdef Py_ssize_t start = at + self.row * bytes if self.rows else at
         if self.rows:
-            self.stacked[self.ring.address(start)] = at     # where `out` lies: the slot may have a larger room now
-        return out
+            self.stacked[self.ring.address(start)] = at     # where the tensor lies: the slot may have a larger room now
+        return tensor_over(self.ring.buffer(), dtype, start, shape)
 
     cpdef object stack(self, object batch):
         """Stack tensors into the current payload, as torch.stack would; None if they cannot lie there.
@@ -229,9 +233,9 @@ cdef class Writer:
         return tensor_over(part, dtype, 0, shape)
 
     cdef object stack_chunk(self, object batch, object rows):
-        """Stack the rows of a chunk where they belong in the whole batch."""
-        cdef object first = rows[0], out, row, room, apart
-        cdef Py_ssize_t k, at, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
+        """Stack the rows of a chunk where they belong in the whole batch; outside the slot if the task lists them."""
+        cdef object first = rows[0], out, row, room = None, apart
+        cdef Py_ssize_t k, at = -1, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
         if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
             return None
         for k in range(1, self.count):
@@ -240,22 +244,19 @@ cdef class Writer:
                 return None
             if row.shape != first.shape:
                 raise unequal(first.shape, self.entry_of(0), row.shape, self.entry_of(k))
-        if self.listed is not None:
-            apart = empty((self.count, *first.shape), dtype=first.dtype, device="cpu")
-            out = apart if rows is batch else of_its_class(batch[0], apart)
-            if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
-                out = torch_stack(batch, 0, out=out)
-            return out
-        at = self.ring.allocate(self.rows * size)
-        about_to_write(self.ring, at + self.row * size, self.count * size)
-        room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
-        apart = empty_like(room) if self.apart else room
+        cdef tuple shape = (self.count, *first.shape)
+        if self.listed is None:
+            at = self.ring.allocate(self.rows * size)
+            about_to_write(self.ring, at + self.row * size, self.count * size)
+            room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, shape)
+        apart = empty(shape, dtype=first.dtype, device="cpu") if room is None or self.apart else room
         out = apart if rows is batch else of_its_class(batch[0], apart)
         if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
             out = torch_stack(batch, 0, out=out)
-        if self.apart:
-            room.copy_(apart)
-        self.stacked[apart.data_ptr()] = at
+        if room is not None:
+            if self.apart:
+                room.copy_(apart)
+            self.stacked[apart.data_ptr()] = at
         return out
 
     cdef Py_ssize_t entry_of(self, Py_ssize_t k) except -1:
@@ -333,16 +334,13 @@ cdef class Writer:
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
         """The result of stack_arrays() for rows that were written in their places; None if they were not."""
         cdef object at = self.laid.get(<uint64_t>rows[0])
-        cdef Py_ssize_t k, start
+        cdef Py_ssize_t k
         if at is None:
             return None
         for k in range(1, shape[0]):
             if rows[k] != rows[0] + k * bytes:
                 return None
-        start = at + self.row * bytes if self.rows else at
-        if self.rows:
-            self.stacked[self.ring.address(start)] = at     # as in found()
-        return tensor_over(self.ring.buffer(), dtype, start, shape)
+        return self.in_place(at, bytes, dtype, shape)
 
     def write(self, batch) -> None:
         """Put a batch into the current payload.  Parts that were stacked there stay where they are."""
@@ -351,7 +349,7 @@ cdef class Writer:
         cdef object leaf, known
         cdef bytes beside = b"", pickled = None
         if self.rows:
-            plan, leaves, others = self.chunks.walk(batch, self.count)
+            plan, leaves, others = self.walk_chunk(batch, self.count, self.cut_by())
         else:
             plan, leaves, others = walk(batch)
         known = self.kept.kept.get(plan)
@@ -437,8 +435,7 @@ cdef class Writer:
         # The same plan has the same number in every worker.  63 bits of a hash: two of a million plans share one with a
         # probability of 1 in 10 million.
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
-        if self.kept.meets(known[0]):
-            self.kept.keep(plan, known, EACH_PICKLED * len(pickled))
+        self.kept.keep(plan, known, EACH_PICKLED * len(pickled))
         return known
 
 

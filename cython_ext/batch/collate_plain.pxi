@@ -6,7 +6,6 @@ depth, and makes their columns in one walk.  All other values of samples go to t
 anything raises, default_collate itself collates the samples again, so the error and its traceback are torch's.
 """
 
-from cpython.dict cimport PyDict_Next
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
@@ -31,44 +30,27 @@ cdef class PlainCollate:
     Args:
         writer: lays columns into the slot.
         entries: default_collate_fn_map with our entries in place of torch's.
-        ignored: a key that may be added to the map later, and matches no plain sample.
         collate, default_collate: torch's.
         modes: how many torch modes see the functions that are called, or change them.
     """
 
     cdef Writer writer
-    cdef dict entries
-    cdef list known
-    cdef object ignored, collate, default_collate, modes
+    cdef dict entries, known
+    cdef object collate, default_collate, modes
 
-    def __init__(self, Writer writer not None, dict entries not None, ignored, collate, default_collate, modes):
-        self.writer, self.entries, self.ignored = writer, entries, ignored
+    def __init__(self, Writer writer not None, dict entries not None, collate, default_collate, modes):
+        self.writer, self.entries = writer, entries
         self.collate, self.default_collate, self.modes = collate, default_collate, modes
-        self.known = list(entries.items())
+        self.known = entries.copy()
 
     def __call__(self, batch):
-        if type(batch) is list and batch and self.is_known() and not self.modes():
+        if type(batch) is list and batch and not self.modes():
             try:
-                return self.column(batch, 0)
+                if self.entries == self.known:  # users may add entries at any time, and theirs win
+                    return self.column(batch, 0)
             except Exception:   # default_collate raises it again
                 pass
         return self.default_collate(batch)
-
-    cdef bint is_known(self) except -1:
-        """Whether the map is unchanged.  Users may add entries at any time, and theirs win."""
-        cdef Py_ssize_t at = 0, k = 0, count = len(self.known)
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef tuple item
-        while PyDict_Next(self.entries, &at, &key, &value):
-            if k < count:
-                item = <tuple>self.known[k]
-                if <PyObject *>item[0] == key and <PyObject *>item[1] == value:
-                    k += 1
-                    continue
-            if key != <PyObject *>self.ignored:
-                return False
-        return k == count
 
     cdef object column(self, object column, int depth):
         """default_collate's result for these parts of all samples, a list or a tuple."""

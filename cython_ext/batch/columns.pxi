@@ -7,8 +7,6 @@ columns: booleans among integers, subclasses, read-only or strided arrays, integ
 from contextlib import suppress
 
 from cpython.float cimport PyFloat_AS_DOUBLE
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy
 
 import numpy
 import torch
@@ -45,8 +43,10 @@ def learn() -> None:
                  "float64", "complex64", "complex128"):
         dtype = numpy.dtype(name)
         with suppress(TypeError, ValueError, RuntimeError):     # torch has no such dtype
+            of_torch = from_numpy(numpy.empty(0, dtype)).dtype
+            IN_NUMPY[of_torch] = dtype
             if are_arrays_as_read(dtype):
-                ARRAYS[dtype] = torch.from_numpy(numpy.empty(0, dtype)).dtype, dtype.itemsize
+                ARRAYS[dtype] = of_torch, dtype.itemsize
         scalars = [dtype.type(value) for value in (0, 1, 113)]
         with suppress(TypeError, ValueError, RuntimeError):
             made = torch.as_tensor(scalars, device="cpu")   # which torch refuses for uint64

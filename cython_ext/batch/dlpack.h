@@ -1,6 +1,6 @@
 /* The part of DLPack's C interface that reads and makes tensors.  One call of 40 ns describes a tensor; torch's
  * attributes take five times as long.  One call of 270 ns makes a tensor over memory of ours; numpy's and torch's own
- * ways take 600 and more.  torch < 2.10 has only the older interface, by capsules, which makes tensors in 1 us.
+ * ways take 600 and more; they are used for torch < 2.10, which does not have this interface.
  * Source: the DLPack standard, version 1 (C exchange API); torch has it as Tensor.__dlpack_c_exchange_api__. */
 #pragma once
 #include <Python.h>
@@ -27,15 +27,9 @@ typedef struct dlpack_managed {
     dlpack_tensor tensor;
 } dlpack_managed;
 
-typedef struct dlpack_older { /* before version 1 */
-    dlpack_tensor tensor;
-    void *owner;
-    void (*drop)(struct dlpack_older *);
-} dlpack_older;
-
 typedef struct dlpack_api {
     dlpack_version version;
-    struct dlpack_api *older;
+    struct dlpack_api *before;
     int (*allocate)(dlpack_tensor *, void **, void *, void (*)(void *, const char *, const char *));
     int (*managed_from_object)(void *, void **);
     int (*make)(dlpack_managed *, PyObject **out); /* 0, or -1 with a Python exception set */
@@ -169,38 +163,4 @@ static inline PyObject *dlpack_make(const dlpack_api *api, dlpack_managed *manag
 {
     PyObject *tensor = NULL;
     return api->make(managed, &tensor) ? NULL : tensor;
-}
-
-#define DLPACK_OLDER "dltensor" /* when torch takes the tensor out of a capsule, it renames the capsule */
-
-/* The tensor in a capsule of the older interface, for as long as the capsule lives; -1 with a Python exception set. */
-static inline int dlpack_read_older(PyObject *capsule, dlpack_tensor *out)
-{
-    dlpack_older *older = PyCapsule_GetPointer(capsule, DLPACK_OLDER);
-    if (!older) return -1;
-    *out = older->tensor;
-    return 0;
-}
-
-static void dlpack_drop_older(dlpack_older *older)
-{
-    dlpack_managed *managed = older->owner;
-    free(older);
-    dlpack_drop(managed);
-}
-
-/* dlpack_make by the older interface; `from_dlpack` is torch's. */
-static inline PyObject *dlpack_make_older(PyObject *from_dlpack, dlpack_managed *managed)
-{
-    dlpack_older *older = malloc(sizeof *older);
-    if (!older) {
-        dlpack_drop(managed);
-        return PyErr_NoMemory();
-    }
-    *older = (dlpack_older){managed->tensor, managed, dlpack_drop_older};
-    PyObject *capsule = PyCapsule_New(older, DLPACK_OLDER, NULL);
-    PyObject *tensor = capsule ? PyObject_CallFunctionObjArgs(from_dlpack, capsule, NULL) : NULL;
-    if (!capsule || PyCapsule_IsValid(capsule, DLPACK_OLDER)) dlpack_drop_older(older); /* torch has not taken it */
-    Py_XDECREF(capsule);
-    return tensor;
 }

@@ -2,24 +2,10 @@
 It decides from which size on a copy gives up the GIL, and from which size on it goes past the cache.
 """
 
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 import torch
-
-from batch.dlpack cimport (
-    DLPACK_COMPLEX,
-    dlpack_alike,
-    dlpack_api,
-    dlpack_bytes,
-    dlpack_data,
-    dlpack_is_contiguous,
-    dlpack_may_be_negated,
-    dlpack_of,
-    dlpack_read,
-    dlpack_tensor,
-)
 
 cdef extern from "batch/nontemporal.h" nogil:
     void stream_copy(char *to, const char *source, size_t bytes)
@@ -64,6 +50,15 @@ cdef int copy_rows(uint64_t to, char **rows, Py_ssize_t count, Py_ssize_t bytes)
     return 0
 
 
+cdef inline bint is_row(object tensor, const dlpack_tensor *first, dlpack_tensor *row) except -1:
+    """Whether a tensor is plain and contiguous, of the first one's shape and dtype; then `row` describes it."""
+    if type(tensor) is not Tensor or tensor.requires_grad or not dlpack_read(dlpack, tensor, row):
+        return False
+    if not dlpack_alike(first, row) or not dlpack_is_contiguous(row):
+        return False
+    return not (dlpack_may_be_negated(row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj())
+
+
 cpdef bint stack_rows(list batch, uint64_t to) except -1:
     """Copy the elements of tensors one after the other to the address `to`, as torch.stack would.
 
@@ -75,7 +70,6 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
         False if they are not all plain contiguous tensors of one shape and dtype; then nothing was copied.
     """
     cdef Py_ssize_t k, count = len(batch), bytes
-    cdef object tensor
     cdef dlpack_tensor first, row
     if not dlpack_read(dlpack, batch[0], &first):
         return False
@@ -85,12 +79,7 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
         raise MemoryError()
     try:
         for k in range(count):
-            tensor = batch[k]
-            if type(tensor) is not Tensor or tensor.requires_grad or not dlpack_read(dlpack, tensor, &row):
-                return False
-            if not dlpack_alike(&first, &row) or not dlpack_is_contiguous(&row):
-                return False
-            if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
+            if not is_row(batch[k], &first, &row):
                 return False
             rows[k] = dlpack_data(&row)
         copy_rows(to, rows, count, bytes)
@@ -109,11 +98,7 @@ cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
     if not dlpack_read(dlpack, batch[0], &first):
         return False
     for tensor in batch:
-        if type(tensor) is not Tensor or tensor.requires_grad or not dlpack_read(dlpack, tensor, &row):
-            return False
-        if not dlpack_alike(&first, &row) or not dlpack_is_contiguous(&row) or <uint64_t>dlpack_data(&row) != at:
-            return False
-        if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
+        if not is_row(tensor, &first, &row) or <uint64_t>dlpack_data(&row) != at:
             return False
         at += dlpack_bytes(&row)
     return True

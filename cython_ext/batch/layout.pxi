@@ -18,13 +18,11 @@ memory of one mask.  Written out in full, a mask of 1 MB would take 1 GB in a ba
     5. Rows of a chunk are written out, because other workers write the other rows, and may see no overlap.
 """
 
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, qsort
 
 from shmloader.core.tensors cimport (
     check_memory, copy_bytes, elements, is_dense, look_at, other_order, strides_of, tensor_over,
 )
-from shmloader.core.worker cimport WorkerSide
 
 cdef enum:
     MANY = 65536        # bytes; fewer have too few pages for a saving
@@ -36,6 +34,10 @@ cdef struct stretch:
 
 cdef class Block:
     """The memory of tensors that overlap."""
+    cdef readonly size_t address
+    cdef readonly Py_ssize_t bytes
+    cdef readonly list leaves           # their numbers
+    cdef Py_ssize_t at                  # the offset in the payload; -1: it is not there yet
 
     def __cinit__(self, size_t address, Py_ssize_t bytes, list leaves):
         self.address, self.bytes, self.leaves, self.at = address, bytes, leaves, -1
@@ -240,6 +242,7 @@ cdef int copy_in(WorkerSide ring, object leaf, elements *of, Py_ssize_t at, tupl
 
 
 cdef bint is_outermost(tuple strides, tuple shape):
+    """Whether the elements of the first dimension lie farthest apart."""
     return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
 
 

@@ -24,10 +24,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from shmloader.core.batch_tree cimport is_leaf
 from shmloader.core.tensors cimport array_over, copy_bytes, tensor_at, tensor_in, tensor_over
-from shmloader.core.lease cimport Lease
-from shmloader.core.ring cimport overwritten
 
 import torch
 
@@ -46,46 +43,27 @@ cdef extern from "Python.h":
     const Py_ssize_t STAYS "PY_SSIZE_T_MAX"     # in Recipe.moved
 
 
-cdef Recipe worked_out(object plan, object build, tuple words, object limit):
-    """The recipe of a batch with these words; `limit` is the size of its payload, in bytes."""
-    cdef Py_ssize_t count = len(words), k = 1, sides
-    cdef bint strided, is_view, shared = False
-    cdef tuple shape, strides
-    cdef Recipe recipe = Recipe.__new__(Recipe)
-    recipe.plan, recipe.build, recipe.divided, recipe.in_order = plan, build, -1, True
-    recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
-    for token in recipe.plan:
-        if is_leaf(token):
-            if count - k < 2:
-                raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
-            at, sides, strides = words[k], words[k + 1], None
-            strided = sides < 0
-            if strided:
-                sides = ~sides
-            k += 2
-            if sides > (count - k) // (2 if strided else 1):
-                raise overwritten("a leaf's number of dimensions", sides, (count - k) // (2 if strided else 1))
-            shape = words[k:k + sides]
-            k += sides
-            if strided:
-                strides = words[k:k + sides]
-                k += sides
-            end, is_view = end_of(token, at, shape, strides, limit)
-            shared = shared or is_view
-            recipe.in_order = recipe.in_order and at >= recipe.end
-            recipe.end = max(recipe.end, end)
-            recipe.leaves.append((token, at, shape, strides, end, -1))
-    if k != count:
-        raise overwritten("the number of words in a batch's description", count, k)
-    recipe.storages = []
-    if shared or not recipe.in_order:   # leaves that were stacked may only lie in another order
-        recipe.find_storages()
-    return recipe
+cdef struct place:                      # of a leaf in the slot
+    Py_ssize_t start, end               # of it and of those that overlap it
+    Py_ssize_t leaf                     # its number
+    bint is_first                       # of those
 
 
 @cython.final
 cdef class Recipe:
     """How a batch is made from the bytes in its payload."""
+    cdef object plan, build
+    # Of each leaf: dtype, offset, shape, strides, end, and which of the storages it has; -1: one of its own
+    cdef list leaves
+    # Of each storage that leaves share (NOTE [ Views ] in layout.pxi): offset, bytes, and one of the leaves.
+    cdef list storages
+    cdef bint in_order                  # whether each leaf begins where those before it have ended, or later
+    cdef object end                     # where the last of them ends
+    # If the batch is lent, NOTE [ Small leaves ]:
+    cdef Py_ssize_t divided             # the bytes of the batch for which this holds; -1: not found yet
+    cdef Py_ssize_t *moved              # of each leaf: its offset in the block minus that in the slot; STAYS: not small
+    cdef list runs                      # (offset, offset in the block, bytes) of what is copied there
+    cdef Py_ssize_t block               # bytes
 
     cdef list copied_leaves(self, Lease lease, object clone):
         """The leaves, each in its own memory."""
@@ -231,6 +209,43 @@ cdef class Recipe:
                 self.leaves[k] = (*self.leaves[k][:5], len(self.storages))
             self.storages.append((base, end - base, those[0]))
         return 0
+
+
+cdef Recipe worked_out(object plan, object build, tuple words, object limit):
+    """The recipe of a batch with these words; `limit` is the size of its payload, in bytes."""
+    cdef Py_ssize_t count = len(words), k = 1, sides
+    cdef bint strided, is_view, shared = False
+    cdef tuple shape, strides
+    cdef Recipe recipe = Recipe.__new__(Recipe)
+    recipe.plan, recipe.build, recipe.divided, recipe.in_order = plan, build, -1, True
+    recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
+    for token in recipe.plan:
+        if is_leaf(token):
+            if count - k < 2:
+                raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
+            at, sides, strides = words[k], words[k + 1], None
+            strided = sides < 0
+            if strided:
+                sides = ~sides
+            k += 2
+            if sides > (count - k) // (2 if strided else 1):
+                raise overwritten("a leaf's number of dimensions", sides, (count - k) // (2 if strided else 1))
+            shape = words[k:k + sides]
+            k += sides
+            if strided:
+                strides = words[k:k + sides]
+                k += sides
+            end, is_view = end_of(token, at, shape, strides, limit)
+            shared = shared or is_view
+            recipe.in_order = recipe.in_order and at >= recipe.end
+            recipe.end = max(recipe.end, end)
+            recipe.leaves.append((token, at, shape, strides, end, -1))
+    if k != count:
+        raise overwritten("the number of words in a batch's description", count, k)
+    recipe.storages = []
+    if shared or not recipe.in_order:   # leaves that were stacked may only lie in another order
+        recipe.find_storages()
+    return recipe
 
 
 cdef bint is_view(tuple leaf) except -1:

@@ -3,6 +3,9 @@
 
 from libc.stdint cimport uint64_t
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
 cdef struct elements:   # of a leaf
     uint64_t address
     Py_ssize_t bytes

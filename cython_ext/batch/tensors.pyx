@@ -8,38 +8,49 @@ from contextlib import suppress
 from cpython.buffer cimport Py_buffer, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint64_t
 
-from batch.dlpack cimport (
-    DLPACK_COMPLEX,
-    dlpack_api,
-    dlpack_bytes,
-    dlpack_data,
-    dlpack_describe,
-    dlpack_drop,
-    dlpack_dtype,
-    dlpack_is_contiguous,
-    dlpack_make,
-    dlpack_make_older,
-    dlpack_managed,
-    dlpack_may_be_negated,
-    dlpack_of,
-    dlpack_read,
-    dlpack_read_older,
-    dlpack_span,
-    dlpack_tensor,
-)
 from shmloader.core.ring cimport overwritten
-
-cdef extern from "Python.h":
-    const Py_ssize_t PY_SSIZE_T_MAX
 
 import numpy
 import torch
 
+cdef extern from "batch/dlpack.h":
+    enum: DLPACK_COMPLEX
+    ctypedef struct dlpack_dtype:
+        int code, bits, lanes
+    ctypedef struct dlpack_tensor:
+        int ndim
+        dlpack_dtype dtype
+        int64_t *shape
+        int64_t *strides
+    ctypedef struct dlpack_managed:
+        dlpack_tensor tensor
+    ctypedef struct dlpack_api:
+        pass
+    const dlpack_api *dlpack_in(object capsule)
+    bint dlpack_read(const dlpack_api *api, object tensor, dlpack_tensor *out)
+    bint dlpack_may_be_negated(const dlpack_tensor *tensor)
+    bint dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
+    bint dlpack_is_contiguous(const dlpack_tensor *tensor)
+    size_t dlpack_span(const dlpack_tensor *tensor)
+    size_t dlpack_bytes(const dlpack_tensor *tensor)
+    char *dlpack_data(const dlpack_tensor *tensor)
+    dlpack_managed *dlpack_describe(const dlpack_api *api, object owner, void *data, dlpack_dtype dtype, int ndim)
+    object dlpack_make(const dlpack_api *api, dlpack_managed *managed)
+    void dlpack_drop(dlpack_managed *managed)
+
+
+cdef inline const dlpack_api *dlpack_of(object tensor_class) except? NULL:
+    """The table of functions with which C reads and makes tensors (torch >= 2.10); NULL if torch has none."""
+    return dlpack_in(getattr(tensor_class, "__dlpack_c_exchange_api__", None))
+
+
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 cdef object stock_torch_function = Tensor.__torch_function__.__func__
-cdef object strided = torch.strided, empty = torch.empty, from_dlpack = torch.from_dlpack, uint8 = torch.uint8
+cdef object strided = torch.strided, empty = torch.empty, uint8 = torch.uint8
+cdef object from_numpy = torch.from_numpy, frombuffer = torch.frombuffer
 cdef object inference_mode = torch.inference_mode
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
+cdef dict IN_NUMPY = {}     # torch's dtypes -> NumPy's
 
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=None):
@@ -57,18 +68,18 @@ cdef object tensor_at(object owner, char *data, Py_ssize_t bytes, object dtype, 
                       tuple strides):
     """tensor_over() for so many bytes at `data`, which `owner` keeps there while it lives."""
     cdef unsigned int word = in_dlpack(dtype)
-    if word and dlpack:
+    if word:
         return made_at(owner, data, bytes, word, at, shape, strides)
     cdef object count = 1       # an object, because it must not wrap
     for side in shape:
         count *= side
     if count == 0:
         return empty(shape, dtype=dtype, device="cpu")
-    if word:
-        return made_at(owner, data, bytes, word, at, shape, strides)
+    if dtype in IN_NUMPY:
+        return from_numpy(array_over(owner, IN_NUMPY[dtype], at, shape, strides))
     if strides is not None:
         count = 1 + sum([(side - 1) * stride for side, stride in zip(shape, strides)])
-    flat = made_at(owner, data, bytes, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
+    flat = frombuffer(owner, dtype=uint8, count=count * dtype.itemsize, offset=at).view(dtype)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 
@@ -87,8 +98,7 @@ cdef object asked_for(object dtype):
     cdef dlpack_tensor one
     with suppress(RuntimeError, BufferError, NotImplementedError):
         tensor = empty(1, dtype=dtype, device="cpu")
-        capsule = None if dlpack else tensor.__dlpack__()
-        if dlpack_read(dlpack, tensor, &one) or capsule is not None and dlpack_read_older(capsule, &one) == 0:
+        if dlpack_read(dlpack, tensor, &one):
             word = one.dtype.code | one.dtype.bits << 8 | one.dtype.lanes << 16
             room = bytearray(tensor.nbytes)
             if made_at(room, room, len(room), word, 0, (1,), None).dtype is dtype:
@@ -124,7 +134,7 @@ cdef object made_at(object owner, char *data, Py_ssize_t room, unsigned int word
     except:
         dlpack_drop(managed)
         raise
-    return dlpack_make(dlpack, managed) if dlpack else dlpack_make_older(from_dlpack, managed)
+    return dlpack_make(dlpack, managed)
 
 
 cdef dict BLANKS = {}       # torch's dtypes -> a tensor without elements

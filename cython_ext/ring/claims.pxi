@@ -2,11 +2,6 @@
 It cannot put chunks aside, nor batches that are half written.
 """
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-
-from atomics cimport ring_claim, ring_folds
-
 
 @cython.final
 cdef class Claims:
@@ -58,7 +53,7 @@ cdef class Claims:
             raise RuntimeError(f"sequence {ring.cursor} is claimed, and was not put aside")
         ring.cursor, ring.current, ring.task_bytes, ring.to_leave = self.aside.pop(0)
         ring.used = ring.state_size = ring.row = ring.rows = 0
-        ring.listed, ring.begins_batch = False, True
+        ring.listed = False
         ring.fresh = ring.pages_of(ring.current)
         ring.follow(ring.current)
         ring.mapped.follow(ring_folds(ring.header))

@@ -2,10 +2,7 @@
 Each number has one owner.
 
 A batch is drawn (the sampler gave its index), opened (workers may make it), taken (out of the ring) and handed out (the
-user has it).  The conductor draws and opens; the reader takes and hands out.  Today both are the trainer, in one thread
-at a time.  Their numbers are apart because they may be two processes one day.  The conductor reads two of the reader's
-numbers: `taken`, and which streams have ended.  The reader reads two of the conductor's: `opened`, and whether the
-source is exhausted.
+user has it).
 """
 
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -20,35 +17,51 @@ cdef enum:
     PENDING_IS_MADE                                     # whether its batch is being made
 
 
-cdef class Reading:
-    """How far a reader is in an epoch.
-
-    Args:
-        delivered: counts what is handed out.
-    """
-
-    def __cinit__(self, Progress delivered):
-        self.delivered, self.ready = delivered, nothing
-
-
 cdef class EpochCounts:
     """How far an epoch is.
 
     Args:
         workers: for streams, each of which has an order of its own: how many workers; otherwise 0.
     """
+    cdef public Indices source          # gives the indices; None before the first draw
+    cdef object drawn                   # an index that was drawn and is not opened yet
+    # without workers: the indices whose batches are not handed out, in the order in which they were drawn
+    cdef list pending
+    cdef uint64_t asked                 # without workers: how many samples were drawn
+    # Indices that were drawn and are not opened yet: a window is drawn as a whole before it is opened.
+    cdef list waiting
+    cdef bint refused                   # `drawn`, or with windows the first one of `waiting`, could not be opened
+    cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
+    cdef readonly uint64_t samples      # how many samples are in these
+    cdef public int last_worker         # the worker that the last batch was opened for; -1: none yet
+    cdef readonly uint64_t first        # the sequence of the first batch
+    # The number that the dataset has from set_epoch() when the first index is drawn; RING_NO_EPOCH: none.  Then a list of
+    # pairs: from this draw on, it has another number.
+    cdef int64_t dataset_epoch
+    cdef list later
+    cdef readonly uint64_t taken        # batches that were taken and read, or have an error in their place
+    cdef object ready                   # a batch that was taken and is not handed out yet
+    cdef readonly uint32_t ready_samples    # how many are in it
+    cdef int ready_worker               # which worker made it
+    cdef readonly Progress handed_out
+    cdef public bint stopped            # next() has raised StopIteration at the epoch's end
 
     def __init__(self, int workers=0):
-        self.reading = Reading(Progress(workers))
-        self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
+        self.handed_out = Progress(workers)
+        self.drawn, self.ready, self.last_worker, self.dataset_epoch = nothing, nothing, -1, RING_NO_EPOCH
         self.waiting, self.pending, self.later = [], [], []
 
     cdef bint is_under_way(self) noexcept:
-        return self.reading.taken != self.opened
+        """Whether a batch was opened and is not taken."""
+        return self.taken != self.opened
 
     cdef bint is_over(self) noexcept:
-        cdef Reading reading = self.reading
-        if reading.ready is not nothing or self.is_under_way():
+        """Whether nothing is left to draw, and all opened batches were handed out.
+
+        It is computed, never set.  A closed or interrupted iterator gives no more batches either, but its epoch is not
+        over.
+        """
+        if self.ready is not nothing or self.is_under_way():
             return False
         if self.waiting or self.pending:
             return False
@@ -57,7 +70,7 @@ cdef class EpochCounts:
                 return True
             if self.source.last == RAISED:      # torch's loader ends too if the sampler raises after the last batch
                 return True
-        return reading.delivered.has_ended()    # the indices of streams have no end
+        return self.handed_out.has_ended()    # the indices of streams have no end
 
     # ------------------------------------------------------------------------- the dataset's: NOTE [ Numbers of copies ]
 
@@ -72,6 +85,7 @@ cdef class EpochCounts:
             self.later.append((draw, epoch))
 
     cdef int64_t number_of(self, uint64_t draw) except? -1:
+        """The dataset's number when this index was drawn."""
         cdef Py_ssize_t k
         for k in range(len(self.later) - 1, -1, -1):
             if self.later[k][0] <= draw:
@@ -111,7 +125,7 @@ cdef class EpochCounts:
         if mine is None:
             drawn = self.source.draw(self.opened + len(self.pending))
             if drawn is nothing:
-                self.reading.ended = True
+                self.stopped = True
                 raise StopIteration
             mine = [PyThread_get_thread_ident(), drawn, None, False]
             self.pending.append(mine)                   # first, because a signal's handler may raise in count()
@@ -156,6 +170,6 @@ cdef class EpochCounts:
                 del self.pending[k]
                 self.opened += 1
                 self.samples += samples
-                self.reading.taken += 1
-                self.reading.delivered.add(samples)
+                self.taken += 1
+                self.handed_out.add(samples)
                 return

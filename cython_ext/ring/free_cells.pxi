@@ -2,9 +2,7 @@
 Why there are always enough of them: NOTE [ Cells ] in stream_states.py.
 """
 
-cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint32_t, uint64_t
 
 from shmloader.core.ring cimport NO_CELL, NO_ROOM, Ring, overwritten
 
@@ -16,6 +14,12 @@ cdef class Cells:
     Args:
         ring: whose cells they are.
     """
+    cdef Mapping mapping
+    cdef int count, workers
+    cdef Py_ssize_t cell_at, cell_stride
+    cdef list free                      # cells that belong to no sequence and no worker
+    cdef list left                      # for each worker: the cell of its last state that counted, and the bytes in it
+    cdef uint32_t taken, size           # the cell of the batch that was taken last, and the bytes in it; or NO_CELL
 
     def __cinit__(self, Ring ring):
         self.mapping, self.count, self.workers = ring.mapping, ring.cells, ring.workers
@@ -35,9 +39,11 @@ cdef class Cells:
         return 0
 
     cdef uint32_t give(self) except? 0xffffffff:
+        """A cell for a sequence that is about to be opened."""
         return self.free.pop() if self.count else NO_CELL
 
     cdef int took(self, uint32_t cell, uint32_t size) except -1:
+        """The batch of this cell was taken."""
         if self.count and self.taken != NO_CELL:    # the batch before was dropped
             self.free.append(self.taken)
         self.taken, self.size = cell, size

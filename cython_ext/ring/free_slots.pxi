@@ -34,15 +34,10 @@ Slots that are page-locked, or that other processes read, keep their pages.
 
 import weakref
 
-cimport cython
-from libc.stdint cimport uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
-from posix.unistd cimport getpid
 
 from atomics cimport (
     ring_committed, ring_forget_committed, ring_note_folded,
 )
-from clock cimport now
 from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
 
 cdef extern from "Python.h":

@@ -1,14 +1,10 @@
 """Writes the states of a worker's random generators into the ring, and reads them for its successor."""
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from atomics cimport (
     RING_STEP, WHILE_REMEMBERING, ring_forget, ring_memory, ring_once, ring_remember, ring_remembered,
 )
-from shmloader.core.ring cimport Ring, overwritten
 
 
 @cython.final

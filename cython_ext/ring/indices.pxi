@@ -2,10 +2,15 @@
 It asks a sampler again after its own exception, as torch does.
 """
 
-from libc.stdint cimport uint64_t
 
 NOTHING = object()  # in place of an index, or of a batch: there is none
 cdef object nothing = NOTHING
+
+cdef enum last_draw:    # its result
+    GAVE                # an index; or nothing was drawn yet
+    LOST                # a signal handler raised during it, which ends a sampler that is a generator
+    RAISED              # the sampler raised; it may be asked again
+    EXHAUSTED           # there are no more
 
 
 cdef class Indices:
@@ -19,6 +24,8 @@ cdef class Indices:
     Args:
         indices: the iterator.
     """
+    cdef public object indices          # the iterator over those that are left
+    cdef last_draw last
 
     def __init__(self, indices):
         self.indices = indices

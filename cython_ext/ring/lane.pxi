@@ -2,8 +2,6 @@
 NOTE [ Figures ] in atomics.h.
 """
 
-cimport cython
-from libc.stdint cimport uint64_t
 from posix.unistd cimport getpid
 
 from atomics cimport (
@@ -11,7 +9,6 @@ from atomics cimport (
     ring_once_32,
 )
 from clock cimport now
-from shmloader.core.ring cimport Ring
 
 cdef extern from "figures/cpu_time.h" nogil:
     uint64_t cpu_time()

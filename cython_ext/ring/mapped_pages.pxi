@@ -8,9 +8,7 @@ it is mapped, and not when it is allocated.  So it is asked to map many with one
 a batch of 300 MB than one page fault for each.
 """
 
-cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 from posix.mman cimport madvise
 from posix.unistd cimport _SC_PAGESIZE, sysconf
 

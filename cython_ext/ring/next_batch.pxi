@@ -7,11 +7,7 @@ Sequences.find_ready() (sequences.pxi) says which batch comes next, in the sampl
 import _thread
 import os
 
-cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport uint64_t
 
-from clock cimport now
 from shmloader.core.ring cimport fold_rested
 
 cdef uint64_t forks = 0     # between the process that imported this module and this process
@@ -83,7 +79,6 @@ cdef class Steps:
     """
     cdef TrainerSide ring
     cdef object conductor, reader, wrapper, profiler
-    cdef Drawing drawing
     cdef uint64_t born                  # `forks` when this object was made
     cdef object acquire, release        # of the lock
     cdef unsigned long occupant         # the thread that holds it; 0: none
@@ -96,7 +91,6 @@ cdef class Steps:
     def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None, profiler=None):
         self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
         self.profiler = profiler
-        self.drawing = Drawing(ring)
         lock = _thread.allocate_lock()
         self.acquire, self.release = lock.acquire, lock.release
 
@@ -154,23 +148,23 @@ cdef class Steps:
 
     cdef int bring(self, iterator) except -1:
         """Have the next batch `ready`, and call all that is Python.  If a handler breaks it off, it is called again."""
-        cdef Reading reading = self.ring.current.reading
+        cdef EpochCounts epoch = self.ring.current
         cdef uint64_t time = now()
         self.ring.turns.ask(time)
         fold_rested(time)
         if self.ring.mapping.closed:
-            reading.ready = nothing
-        if reading.ready is nothing and self.ending is None:
+            epoch.ready = nothing
+        if epoch.ready is nothing and self.ending is None:
             try:
                 if self.fetch():
                     self.fill()
             except RuntimeError as error:   # torch's SIGCHLD handler may run at any line of Python in there
                 iterator.explain(error)
-        if reading.ready is nothing:
+        if epoch.ready is nothing:
             iterator.at_end()
-        elif type(reading.ready) is self.wrapper:
+        elif type(epoch.ready) is self.wrapper:
             try:
-                iterator.raise_in_place(reading.ready)
+                iterator.raise_in_place(epoch.ready)
             except Exception:
                 self.count()
                 raise
@@ -189,10 +183,10 @@ cdef class Steps:
 
     cdef object give(self):
         """Hand out what is ready, or end the epoch.  It calls no Python: NOTE [ One step ], 1."""
-        cdef object batch = self.ring.current.reading.ready
+        cdef object batch = self.ring.current.ready
         if batch is nothing:
             if self.ending is not None:
-                self.ending.reading.ended = True
+                self.ending.stopped = True
                 self.ending = None
             raise StopIteration
         self.ring.turns.hand_out(self.ready_at)
@@ -203,12 +197,12 @@ cdef class Steps:
     cdef int count(self) except -1:
         """Count what is ready as handed out."""
         self.ring.hand_out()
-        self.ring.current.reading.ready = nothing
+        self.ring.current.ready = nothing
         return 0
 
     cdef int forget(self) except -1:
         """Drop the batch that was taken and not returned, because the user leaves the epoch."""
-        self.ending, self.ring.current.reading.ready, self.refusal = None, nothing, None
+        self.ending, self.ring.current.ready, self.refusal = None, nothing, None
         return 0
 
     def begin(self) -> None:
@@ -257,7 +251,7 @@ cdef class Steps:
                 ring.took()
                 self.fill()
                 continue
-            epoch.reading.ready = batch
+            epoch.ready = batch
             ring.took()
             return True
         return False
@@ -268,18 +262,42 @@ cdef class Steps:
         """Open batches while there is room."""
         return self.open_all(self.ring.current)
 
+    cdef object draw(self, EpochCounts epoch):
+        """The next index of this epoch; NOTHING if its source has no more."""
+        cdef object index
+        if epoch.source is None:    # a handler raised while the epoch began
+            return nothing
+        try:
+            index = epoch.source.draw(epoch.opened + <uint64_t>len(epoch.waiting) + (epoch.drawn is not nothing))
+            if type(index) is list and self.ring.window > 1:
+                return index[:]     # it waits, and the sampler may give the same list again, with other indices
+            return index
+        except Exception:
+            if epoch.source.last == RAISED and epoch.ready is not nothing:
+                self.ring.hand_out()
+                epoch.ready = nothing
+            raise
+
+    cdef bint takes_no_place(self, EpochCounts epoch) noexcept:
+        """Whether another exception of the sampler, which has raised one, would take no batch's place (rule 7).
+
+        So the sampler is not asked.  Otherwise one that raises for ever would keep indices that wait from being opened.
+        """
+        return (epoch.source is not None and epoch.source.last == RAISED and epoch.ready is nothing
+                and (epoch.drawn is not nothing or len(epoch.waiting) > 0 or epoch.is_under_way()))
+
     cdef int open_all(self, EpochCounts epoch) except -1:
         """Open batches of this epoch while there is room, until its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
-        cdef bint draws = not self.drawing.takes_no_place(epoch)
+        cdef bint draws = not self.takes_no_place(epoch)
         if ring.window > 1:
             return self.open_windows(epoch, draws)
         while ring.under_way < ring.most and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 if not draws:
                     return 0
-                epoch.drawn = self.drawing.draw(epoch)
+                epoch.drawn = self.draw(epoch)
                 if epoch.drawn is nothing:
                     return 0
             elif epoch.refused and self.waits_its_turn(epoch):
@@ -313,12 +331,12 @@ cdef class Steps:
     cdef int open_windows(self, EpochCounts epoch, bint draws) except -1:
         """open_all() for windows.  In iter() only one is opened, so that no more indices are drawn there than usual."""
         cdef TrainerSide ring = self.ring
-        cdef int most = ring.batches if epoch.reading.taken else ring.window
+        cdef int most = ring.batches if epoch.taken else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
             # If the index in front was refused, the sampler is asked later, as for single batches.
             if draws and not (epoch.refused and epoch.waiting):
                 while len(epoch.waiting) < ring.window:
-                    index = self.drawing.draw(epoch)
+                    index = self.draw(epoch)
                     if index is nothing:
                         break
                     epoch.waiting.append(index)
@@ -363,7 +381,7 @@ cdef class Steps:
 
     cdef bint waits_its_turn(self, EpochCounts epoch) noexcept:
         """Whether batches before the drawn index must be handed out first."""
-        return epoch.reading.ready is not nothing or epoch.is_under_way()
+        return epoch.ready is not nothing or epoch.is_under_way()
 
     cdef int refuse(self, EpochCounts epoch, index, error) except -1:
         """Keep an index that cannot be opened, to try it again; or count the error as its batch."""

@@ -4,11 +4,8 @@ It also begins epochs, and dismisses or stops workers.
 
 import pickle
 
-from cpython.list cimport PyList_GET_SIZE
-from libc.stdint cimport uint32_t, uint64_t
 
 from atomics cimport RING_ANY, ring_entry, ring_open, ring_raise, ring_ring, ring_toll
-from clock cimport now
 from shmloader.core.ring cimport Meter, Ring, Sequences, Slots, Turns, check_index
 
 
@@ -26,6 +23,21 @@ cdef class OpeningSide(Ring):
             So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
         meter: adds up the measurements; None: it makes its own.
     """
+    cdef readonly Sequences sequences   # those in flight
+    cdef readonly Slots slots           # which payloads are free, and who has the others
+    cdef readonly Turns turns           # measures them
+    cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
+    cdef readonly int under_way         # batches opened and not taken
+    cdef public int most                # how many may be; never more than `batches`
+    cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last
+    cdef readonly bint stopped          # workers were asked to leave
+    cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: one by one
+    cdef bint batched                   # whether a task is the indices of a batch; if not, it is one sample's
+    cdef Cells cell_owners              # which sequence or worker has each cell
+    cdef bint begun                     # whether any epoch was
+    cdef bint in_order
+    cdef TaskWriter tasks
+    cdef int next_bell                  # where ring_one() begins
 
     def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
         self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
@@ -63,7 +75,8 @@ cdef class OpeningSide(Ring):
         A batch that the user keeps refers to this object, and must not keep the dataset and the sampler alive.
         """
         cdef EpochCounts last = self.current, numbers = EpochCounts()
-        numbers.opened, numbers.samples, numbers.reading = last.opened, last.samples, last.reading
+        numbers.opened, numbers.samples, numbers.taken = last.opened, last.samples, last.taken
+        numbers.handed_out, numbers.stopped, numbers.ready = last.handed_out, last.stopped, last.ready
         self.current = numbers
         return 0
 
@@ -86,11 +99,11 @@ cdef class OpeningSide(Ring):
         """Count a batch that cannot be opened: an error was raised in its place.  Streams have no such batches."""
         cdef uint32_t samples = self.samples_of(task)
         cdef EpochCounts epoch = self.current
-        if not epoch.reading.delivered.of_workers:
-            epoch.reading.delivered.count(samples, 0)
+        if not epoch.handed_out.of_workers:
+            epoch.handed_out.add(samples)
             epoch.opened += 1
             epoch.samples += samples
-            epoch.reading.taken += 1
+            epoch.taken += 1
         return 0
 
     def open(self, int worker, task, uint64_t seed=0) -> None:

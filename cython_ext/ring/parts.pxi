@@ -1,15 +1,26 @@
-"""The parts of a payload in which leaves of one batch were collated.  A leaf that is not in the batch leaves room."""
+"""The payload that a worker fills, as a buffer, and its parts, in which leaves of the batch were collated.
+A leaf that is not in the batch leaves room for others.
+"""
 
-cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 
 cdef enum:
+    ALIGN = 128         # bytes; where a leaf begins
     LOOKS = 8           # parts; a batch of more is large enough without looking at all of them
 
 
 cdef inline bint is_viewed(list parts, Py_ssize_t k) noexcept:
     return PyList_GET_ITEM(parts, k).ob_refcnt > 1
+
+
+@cython.final
+@cython.no_gc
+cdef class Fill:
+    """The payload that a worker is filling, exported as a buffer.  Its reference count shows what still uses it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
 
 
 @cython.final

@@ -1,8 +1,5 @@
 """Counts what the user has received of an epoch: batches count when they are handed out, not when they are taken."""
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-
 
 @cython.final
 cdef class Progress:
@@ -13,12 +10,19 @@ cdef class Progress:
     Args:
         workers: for streams, each of which has an order of its own: how many workers; otherwise 0.
     """
+    cdef readonly uint64_t batches      # of the epoch, handed out
+    cdef readonly uint64_t samples      # in these
+    cdef readonly list of_workers       # of streams: batches of each worker that were handed out
+    cdef readonly list ended            # of streams: whether each worker has nothing more to give
+    cdef public list states             # of streams: the state of each then; None: the ring's cells have them
+    cdef readonly int latest            # of streams: the worker whose batch was handed out last; -1: none yet
 
     def __init__(self, int workers=0):
         self.of_workers, self.ended = [0] * workers, [False] * workers
         self.latest = -1
 
-    cdef int count(self, uint32_t samples, int worker) except -1:
+    cpdef int add(self, uint32_t samples, int worker=0) except -1:
+        """Count another batch that was handed out, of this number of samples."""
         if self.of_workers:
             self.states = None      # these states are no longer current
             self.of_workers[worker] += 1
@@ -35,24 +39,12 @@ cdef class Progress:
         return 0
 
     cdef bint has_ended(self) noexcept:
+        """Of streams: whether no worker has anything more to give."""
         cdef object ended
         for ended in self.ended:
             if ended is False:
                 return False
         return len(self.ended) > 0
-
-    def add(self, int samples) -> None:
-        """Count another batch that was handed out, of this number of samples."""
-        self.count(samples, 0)
-
-    @property
-    def returned(self):
-        raise AttributeError("it can only be set")
-
-    @returned.setter
-    def returned(self, int samples):
-        """add(), without a call: no signal's handler runs between it and the line that follows."""
-        self.count(samples, 0)
 
     def copy(self):
         """A snapshot, for a thread that passes the batches on later."""

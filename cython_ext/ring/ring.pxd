@@ -100,7 +100,7 @@ Workers see no difference: each still walks all sequences in order.  Only the tr
 batch.  It keeps a chain of them (sequences.pxi), and takes them in that order.  Entries become free out of order.  So a
 window is opened only when all its entries are free.  For the same reason, the successor of a dead worker walks from the
 lowest sequence in flight.  A task of a window lists its rows, behind its indices.  An ordinary chunk has its first row
-in `ask.row`; a task of a window has LISTED there, or LISTED_FIRST if it is the first chunk of its batch.
+in `ask.row`; a task of a window has LISTED there.
 
 NOTE [ Rooms ]
 
@@ -125,14 +125,19 @@ from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from posix.types cimport off_t, pid_t
 
 from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
-from ring.spin cimport ring_spin
 from shmloader.core.figures cimport Figures, Log
+
+cdef extern from "ring/spin.h" nogil:   # how long a side spins before it sleeps
+    ctypedef struct ring_spin:
+        int yields
+    int spin_budget(ring_spin *spin)
+    bint spin_once(const ring_spin *spin)
+    void spin_learn(ring_spin *spin, int spins, bint met)
 
 cdef enum:
     # kinds of task; a sampler over an array gives numpy.int64
     INDEX, INDICES, PICKLED, NUMPY_INDEX, NUMPY_INDICES
     LISTED = 0xffffffff         # in place of a chunk's first row: its task lists its rows
-    LISTED_FIRST = 0xfffffffe   # instead of LISTED, if the chunk is the first of its batch
     NO_CELL = 0xffffffff        # in place of a cell: the sequence has none
     NO_ROOM = 0xffffffff        # in place of a state's size: there was no memory to write the state
 

@@ -297,12 +297,6 @@ cdef class Ring:
         check_index("payload", payload, self.payloads)
         ring_note_committed(&self.payload[payload], bytes)
 
-    def slot_offset(self, int payload) -> int:
-        """Where this payload starts, in bytes from the segment's start; not its tail: NOTE [ Rooms ]."""
-        self.mapping.check_open()
-        check_index("payload", payload, self.payloads)
-        return self.slot_at + payload * self.slot_stride
-
     def overflowed(self, int payload) -> bool:
         """Whether this payload's pages are in the memfd."""
         self.mapping.check_open()

@@ -5,8 +5,6 @@ The trainer keeps what it opened them with, and does not read it back from the r
 """
 
 cimport cython
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 
 from atomics cimport (
     RING_ANY, RING_CLAIMED, RING_OPEN, RING_READY, ring_load, ring_noted, ring_owner, ring_seq, ring_state,

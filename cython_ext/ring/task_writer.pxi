@@ -2,13 +2,8 @@
 Indices that are all int, or all numpy.int64, arrive as what they were; of other and mixed ones there is a pickle.
 """
 
-cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
 from atomics cimport ring_ask
 from shmloader.core.ring cimport INDEX, INDICES, NUMPY_INDEX, NUMPY_INDICES, PICKLED, Ring
@@ -26,6 +21,12 @@ cdef class TaskWriter:
         ring: whose sequences they are.
         dumps: pickles any other task.
     """
+    cdef object segment, dumps
+    cdef Mapping mapping
+    cdef ring_entry *entry
+    cdef int entries
+    cdef Py_ssize_t area_at, area_stride
+    cdef uint64_t *room                 # bytes that have pages in each entry's area, for tasks
 
     def __cinit__(self, Ring ring, dumps):
         cdef uint64_t area_commit = ring.segment.geometry.area_commit

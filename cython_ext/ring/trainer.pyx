@@ -15,21 +15,22 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport ETIMEDOUT
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.time cimport timespec
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_note, ring_note_revoked, ring_once_32, ring_revoke,
+    RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_entry, ring_note, ring_note_revoked, ring_once_32, ring_revoke,
     ring_sleep, ring_toll,
 )
 from clock cimport now, until
 from shmloader.core.figures cimport GROWN
 from shmloader.core.lease cimport Lease
-from shmloader.core.ring cimport FILLED, KEPT, SKIPPED, SKIPPED_KEPT, ring_given
-from ring.spin cimport spin_budget, spin_learn, spin_once
+from shmloader.core.ring cimport (
+    FILLED, KEPT, SKIPPED, SKIPPED_KEPT, Mapping, ring_given, spin_budget, spin_learn, spin_once,
+)
 
 include "ring/progress.pxi"
 include "ring/indices.pxi"
@@ -46,6 +47,13 @@ cdef class TrainerSide(OpeningSide):
 
     Its arguments are OpeningSide's.
     """
+    cdef object __weakref__             # a thread must not keep it: it knows the epoch, and so the user's dataset
+    cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
+    cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
+    cdef Lease unread                   # what lend() gave, until took()
+    cdef uint64_t *grown                # bytes that had pages in each payload when it was taken last
+    cdef int inside                     # threads that may look at the words at any moment
+    cdef bint dropped                   # the words are unmapped
 
     def __cinit__(self, *_):
         self.grown = <uint64_t *>calloc(self.payloads, sizeof(uint64_t))
@@ -145,12 +153,12 @@ cdef class TrainerSide(OpeningSide):
         if not self.sequences.find_ready():
             raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
         cdef ring_given *given = self.sequences.next_batch()
-        cdef Reading reading = self.current.reading
+        cdef EpochCounts epoch = self.current
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
         self.taken = given.sequence
-        reading.samples, reading.worker = given.samples, given.worker
+        epoch.ready_samples, epoch.ready_worker = given.samples, given.worker
         self.cell_owners.took(given.cell, ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size))
         self.turns.came()
         if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
@@ -178,10 +186,9 @@ cdef class TrainerSide(OpeningSide):
     def took(self) -> None:
         """Record that lend()'s batch was read.  From now on only its tensors keep its payload."""
         cdef Lease lease = self.unread
-        cdef Reading reading = self.current.reading
         if lease is None:
             return
-        reading.taken += 1
+        self.current.taken += 1
         self.unread = None
         if lease.outcome in (KEPT, SKIPPED_KEPT):
             lease.retire()
@@ -189,17 +196,19 @@ cdef class TrainerSide(OpeningSide):
             lease.release()
 
     cdef int hand_out(self) except -1:
-        cdef Reading reading = self.current.reading
-        reading.delivered.count(reading.samples, reading.worker)
+        """What was taken last is the user's now."""
+        cdef EpochCounts epoch = self.current
+        epoch.handed_out.add(epoch.ready_samples, epoch.ready_worker)
         return self.keep_state()
 
     cdef int stream_ended(self, int worker) except -1:
-        self.current.reading.delivered.end(worker)
+        """What was taken last is no batch."""
+        self.current.handed_out.end(worker)
         return self.keep_state()
 
     cdef int keep_state(self) except -1:
         """From now on, the state after the batch that was taken last counts for its stream: NOTE [ Cells ]."""
-        return self.cell_owners.keep(self.current.reading.worker)
+        return self.cell_owners.keep(self.current.ready_worker)
 
     def states(self) -> list:
         """The state of each worker's stream after its last batch that was handed out, or at its end.
@@ -263,5 +272,4 @@ cdef class TrainerSide(OpeningSide):
             self.mapping.unmap(0, self.slot_at)
 
 
-include "ring/drawing.pxi"
 include "ring/next_batch.pxi"

@@ -4,14 +4,10 @@ NOTE [ Figures ] in atomics.h.
 
 import weakref
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 
 from atomics cimport (
     ring_add, ring_committed, ring_entry, ring_load, ring_note, ring_noted, ring_once_32, ring_owner, ring_worker,
 )
-from clock cimport now
 from shmloader.core.figures cimport (
     BATCHES, BYTES, CLAIM, COLLATE, DEATHS, EMPTY, FETCH, FIRST, MOVED, ON_CLAIM, ON_COLLATE, ON_FETCH, ON_HAND_OUT,
     ON_OPEN, ON_WAKE, ORDER, READY, READY_BATCHES, SAMPLES, STARTING, STEP, WAIT, Figures, Log, figures,

@@ -2,10 +2,26 @@
 NOTE [ Look ahead ] in look_ahead.py.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
 
-from atomics cimport RING_OPEN, ring_entry, ring_load, ring_once, ring_once_32, ring_owner, ring_seq, ring_state
-from shmloader.core.ring cimport LISTED_FIRST, Ring
+cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
+    """The sequences after `after` that are open for a worker, as one pass over the entries finds them.
+
+    They have the number of the entry `like` for the dataset.
+    """
+    cdef uint64_t word, sequence, number = ring_once(<uint64_t *>&like.ask.dataset_epoch)
+    cdef ring_entry *entry
+    cdef list found = []
+    cdef int k
+    for k in range(ring.entries):
+        entry = &ring.entry[k]
+        word = ring_load(entry)
+        sequence = ring_seq(word)
+        if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>worker and sequence > after
+                and sequence % ring.entries == <uint64_t>k
+                and ring_once(<uint64_t *>&entry.ask.dataset_epoch) == number):
+            found.append(sequence)
+    found.sort()
+    return found
 
 
 cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most):
@@ -35,27 +51,6 @@ cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int 
     for sequence in found[:most]:
         entry = &ring.entry[sequence % ring.entries]
         ring.measure(sequence, &kind, &size)
-        listed = ring_once_32(&entry.ask.rows) and ring_once_32(&entry.ask.row) >= <uint32_t>LISTED_FIRST
+        listed = ring_once_32(&entry.ask.rows) and ring_once_32(&entry.ask.row) == <uint32_t>LISTED
         tasks.append((sequence, ring.read_task(sequence, kind, size), listed))
     return tasks
-
-
-cdef list open_for(Ring ring, int worker, uint64_t after, ring_entry *like):
-    """The sequences after `after` that are open for a worker, as one pass over the entries finds them.
-
-    They have the number of the entry `like` for the dataset.
-    """
-    cdef uint64_t word, sequence, number = ring_once(<uint64_t *>&like.ask.dataset_epoch)
-    cdef ring_entry *entry
-    cdef list found = []
-    cdef int k
-    for k in range(ring.entries):
-        entry = &ring.entry[k]
-        word = ring_load(entry)
-        sequence = ring_seq(word)
-        if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>worker and sequence > after
-                and sequence % ring.entries == <uint64_t>k
-                and ring_once(<uint64_t *>&entry.ask.dataset_epoch) == number):
-            found.append(sequence)
-    found.sort()
-    return found

@@ -2,11 +2,15 @@
 NOTE [ Windows ] in ring.pxd.
 """
 
-cimport cython
-from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 
-from shmloader.core.ring cimport LISTED, LISTED_FIRST, check_index
+from shmloader.core.ring cimport LISTED, check_index
+
+cdef struct given_task:
+    int worker, payload
+    int chunks                          # in the batch's first task: how many it is cut into; 0 in its further tasks
+    uint32_t row, asked_row, rows       # of a chunk: its first row, the `row` that its worker gets, the batch's rows
+    uint32_t samples                    # of the whole batch; 0 in its further chunks
+    uint64_t seed, batch
 
 
 @cython.final
@@ -24,6 +28,12 @@ cdef class Window:
         ValueError: a batch has no task; a task has another number of rows than of indices; or a batch has several
             tasks, and one of them lists no rows.
     """
+    cdef int count, batches             # how many tasks and batches
+    cdef given_task *given              # for each task
+    cdef int *order                     # the tasks in the order in which they are taken: batch by batch
+    cdef int *head                      # of each batch: its first task
+    cdef uint32_t *samples              # of each batch
+    cdef list written, listed           # for each task: the indices and rows for its worker; its rows, or None
 
     def __cinit__(self, list tasks, list samples, list seeds, int workers):
         cdef int k, at, n = 0
@@ -47,8 +57,7 @@ cdef class Window:
             if rows is not None:
                 if not rows or len(rows) != len(indices):
                     raise ValueError(f"a task of a window has {len(indices)} indices and {len(rows)} rows")
-                task.row, task.rows = rows[0], samples[at]
-                task.asked_row = LISTED_FIRST if self.head[at] < 0 else LISTED
+                task.row, task.rows, task.asked_row = rows[0], samples[at], LISTED
             elif self.head[at] >= 0:
                 raise ValueError(f"batch {at} of a window has several tasks, and one that lists no rows")
             if self.head[at] < 0:
@@ -71,6 +80,7 @@ cdef class Window:
         free(self.samples)
 
     cdef void use(self, int at, int payload, uint64_t batch) noexcept:
+        """Give a batch its payload and number."""
         cdef int k, n = 0
         cdef int chunks = self.given[self.head[at]].chunks
         while self.order[n] != self.head[at]:

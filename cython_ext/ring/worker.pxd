@@ -48,7 +48,7 @@ cdef class Lane:
     cdef void probe(self, uint64_t time) noexcept
 
 
-# ------------------------------------------------------------------------------------------------------------ fill.pxi
+# ----------------------------------------------------------------------------------------------------------- parts.pxi
 
 cdef class Fill:
     cdef Ring ring              # keeps the payload mapped
@@ -56,8 +56,6 @@ cdef class Fill:
     cdef Py_ssize_t bytes
     cdef Fill former            # of the same batch, over a room that it has outgrown: NOTE [ Rooms ] in ring.pxd
 
-
-# ----------------------------------------------------------------------------------------------------------- parts.pxi
 
 cdef class Part:
     cdef Fill fill              # keeps the payload mapped, and is seen by has_views()
@@ -88,11 +86,6 @@ cdef class Handover:
     cdef Py_ssize_t room(self) except -1
 
 
-# -------------------------------------------------------------------------------------------------------- upcoming.pxi
-
-cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most)
-
-
 # ---------------------------------------------------------------------------------------------------- mapped_pages.pxi
 
 cdef class MappedPages:
@@ -105,18 +98,16 @@ cdef class MappedPages:
 
 
 cdef class WorkerSide(Ring):
-    cdef readonly int me, life
+    cdef readonly int me
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
     cdef uint64_t fresh                 # where the pages begin that it did not have when it was claimed
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef readonly bint listed           # whether its task lists its rows instead: NOTE [ Windows ]
-    cdef readonly bint begins_batch     # whether the batch's description begins with it
     cdef unsigned forks                 # how many forks there had been when this process became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # the owner of the sequence that find_open() found: this worker, or ANY
     cdef uint32_t revocations           # their count when this worker looked last
-    cdef public uint64_t turn           # if it serves several rings: when it claimed in this ring last
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for the stream's state

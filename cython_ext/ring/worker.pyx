@@ -20,12 +20,11 @@ from atomics cimport (
     ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader.core.ring cimport (
-    FILLED, KEPT, LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten,
+    FILLED, KEPT, LISTED, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten, spin_budget, spin_learn,
+    spin_once,
 )
-from ring.spin cimport spin_budget, spin_learn, spin_once
 
 include "ring/lane.pxi"
-include "ring/fill.pxi"
 include "ring/parts.pxi"
 include "ring/handover.pxi"
 include "ring/upcoming.pxi"
@@ -38,9 +37,6 @@ cdef extern from "process/forks.h" nogil:
 if forks_watch():
     raise MemoryError()
 
-cdef enum:
-    ALIGN = 128
-
 
 @cython.final
 cdef class WorkerSide(Ring):
@@ -51,13 +47,12 @@ cdef class WorkerSide(Ring):
 
     Args:
         me: its index.
-        life: how many processes were this ring's workers before this one.
         first: a sequence below which all are done.
     """
-    def __cinit__(self, segment, spin, int me, int life, uint64_t first):
+    def __cinit__(self, segment, spin, int me, uint64_t first):
         cdef uint64_t magic = ring_once(&self.header.magic)
         cdef uint32_t version = ring_once_32(&self.header.version)
-        self.me, self.life, self.current, self.cursor, self.forks = me, life, -1, first, forks_so_far
+        self.me, self.current, self.cursor, self.forks = me, -1, first, forks_so_far
         check_index("worker", me, self.workers)
         if magic != RING_MAGIC or version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
@@ -113,8 +108,7 @@ cdef class WorkerSide(Ring):
         """
         self.check_not_forked()
         cdef uint32_t seen
-        cdef bint leaving
-        cdef bint found = self.find_open()
+        cdef bint leaving, found = self.find_open()
         cdef int k = 0, budget = 0 if found else spin_budget(&self.spin)
         if budget:
             with nogil:
@@ -159,8 +153,7 @@ cdef class WorkerSide(Ring):
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used, self.fresh = payload, 0, pages
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
-        self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
-        self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
+        self.listed = self.rows > 0 and self.row == <uint32_t>LISTED
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
         self.mapped.follow(ring_folds(self.header))
@@ -193,10 +186,7 @@ cdef class WorkerSide(Ring):
         return self.cursor
 
     def upcoming(self, uint64_t after, int most):
-        """Read at most `most` tasks that are open for this worker, after the claimed one and after `after`.
-
-        They are not claimed: upcoming.pxi.
-        """
+        """At most `most` tasks that are open for this worker, after `after` and the claimed one, and that stay open."""
         self.check_claimed()
         return upcoming(self, self.me, self.cursor, after, most)
 

@@ -4,67 +4,53 @@ It refuses objects that do not consist of rows.
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
 
-from shmloader.batch import containers, objects
-from shmloader.batch.containers import Containers, Holed, Made
+from shmloader.batch import objects
+from shmloader.batch.replace_tensors import tensors_of
 from shmloader.core.batch_tree import (
     ATOMS,
     DEEPEST,
-    MaybeAgain,
-    Shell,
     all_of_str,
     is_its_dict,
     is_its_elements,
     is_namedtuple,
+    plain_rows,
     walk,
 )
 from shmloader.private.of_torch import ExceptionWrapper
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
+TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
+WHAT_CAN = (
+    "Give tensors or arrays whose first dimension is the number of samples, lists or tuples with one object a sample, "
+    "or dicts, lists, tuples and dataclasses of these"
+)
 
 
-class ChunkWalks:
-    """Takes a worker's chunks apart, one after another."""
+def walk_chunk(batch: Any, count: int, option: str) -> Apart:
+    """Take a chunk of `count` samples apart.
 
-    def __init__(self) -> None:
-        self.containers = Containers()
-        self._first = True
-        self._option = ""
+    Args:
+        batch: What the collate function gave for the chunk.
+        count: See above.
+        option: By which the batch was cut, for errors.
 
-    def begin(self, first: bool, option: str) -> None:
-        """Begin a chunk.
-
-        Args:
-            first: Whether it is the first of its batch.
-            option: By which the batch was cut, for errors.
-        """
-        self._first, self._option = first, option
-        self.containers.begin(first)
-
-    def walk(self, batch: Any, count: int) -> Apart:
-        """Take a chunk of `count` samples apart.
-
-        Raises:
-            RuntimeError: it does not consist of rows.
-        """
-        made = self.containers.made
-        self.containers.made = {}  # references held here would count as kept: NOTE [ Slot ring ]
-        if type(batch) is ExceptionWrapper:  # as a whole, so that the trainer recognises it
-            return (None,), [], [batch]
-        walked = walk(batch, True)
-        if (
-            not made
-            and not any(map(_has_attributes, walked[0]))
-            and all(_is_plain(other, count) for other in walked[2])
-        ):
-            return walked
-        return _ChunkWalk(count, self._first, self._option, made).whole(batch)
+    Raises:
+        RuntimeError: It does not consist of rows.
+    """
+    if type(batch) is ExceptionWrapper:  # as a whole, so that the trainer recognises it
+        return (None,), [], [batch]
+    walked = walk(batch, True)
+    if not any(map(_has_attributes, walked[0])) and all(_is_plain(other, count) for other in walked[2]):
+        return walked
+    return _ChunkWalk(count, option).whole(batch)
 
 
 def _has_attributes(token: Any) -> bool:
@@ -80,24 +66,20 @@ def _is_plain(other: Any, count: int) -> bool:
 
 
 class _ChunkWalk:
-    """Takes apart a chunk for which walk() cannot make a plan of rows: see containers.py.
+    """Takes apart a chunk for which walk() makes no plan of rows: objects of any class, one tensor in several places.
 
-    It gives the same tokens as walk(), and also tokens of shells.
+    It gives the same tokens as walk(), which may take the other chunks apart.
 
     Args:
         count: the number of samples in the chunk.
-        first: whether it is the batch's first, which sends the shells.
         option: by which the batch was cut, for errors.
-        made: by id, the containers of it that default_collate has made.
     """
 
-    def __init__(self, count: int, first: bool, option: str, made: dict[int, Made]) -> None:
-        self.count, self.first, self.option, self.made = count, first, option, made
+    def __init__(self, count: int, option: str) -> None:
+        self.count, self.option = count, option
         self.plan: list[Any] = []
         self.leaves: list[Any] = []
         self.others: list[Any] = []
-        self.met: dict[int, int] = {}  # id of an object that became a leaf -> the number of the leaf
-        self.alive: list[Any] = []  # keeps these alive, because ids are reused
         self.left: list[tuple[Any, int]] = []  # nodes still to visit, the next one last, and their depths
         self.depth = 0
 
@@ -110,27 +92,21 @@ class _ChunkWalk:
 
     def node(self, node: Any) -> None:
         kind = type(node)
-        made = self.made.get(id(node))
-        if made is not None and made.is_untouched():
-            self.others.append(made.shell)
-            self.parts((Shell, len(made.parts)), made.parts)
-        elif isinstance(node, torch.Tensor):
+        if isinstance(node, torch.Tensor):
             self.tensor(node)
         elif kind is numpy.ndarray and node.dtype.kind in "biufc" and (node.dtype.isnative or objects.IN_NATIVE_ORDER):
-            self.leaf(node, node if node.dtype.isnative else node.astype(node.dtype.newbyteorder("=")))
+            self.leaf(node if node.dtype.isnative else node.astype(node.dtype.newbyteorder("=")))
         elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
             self.plan.append(None)
             self.others.append(node)
-        elif kind is dict and all_of_str(node):
+        elif kind is dict and (all_of_str(node) or all(type(key) is int for key in node)):
             self.parts((dict, tuple(node)), node.values())
         elif kind is list or kind is tuple or is_namedtuple(kind):
             self.parts((kind, len(node)), node)
         elif is_its_dict(kind):
             self.parts((kind, tuple(node.__dict__)), node.__dict__.values())
-        elif containers.is_container(node) and not isinstance(node, containers.TEXTS):
-            self.holed(node, *containers.items_of(node))
         else:
-            raise self.cannot(f"a {containers.named(node)} ({reprlib.repr(node)})")
+            raise self.cannot(f"a {_named(node)} ({reprlib.repr(node)})")
 
     def parts(self, token: Any, parts: Iterable[Any]) -> None:
         self.plan.append(token)
@@ -142,48 +118,43 @@ class _ChunkWalk:
         """Whether this is one object for each sample."""
         if type(node) is numpy.ndarray:
             return node.ndim > 0 and len(node) == self.count
-        return (
-            type(node) in (list, tuple)
-            and len(node) == self.count
-            and all(containers.is_one_object(one) and id(one) not in self.made for one in node)
-        )
+        return type(node) in (list, tuple) and len(node) == self.count and all(map(_is_one_object, node))
 
     def tensor(self, tensor: torch.Tensor) -> None:
-        if type(tensor) is torch.Tensor and not tensor.requires_grad and objects.is_dense(tensor):
-            self.leaf(tensor, tensor)
-            return
-        elements = objects.elements_of(tensor)
-        if elements is None:
+        elements, kind = tensor, type(tensor)
+        if is_its_elements(kind) and not tensor.__dict__:
+            self.plan.append((kind, ()))
+            (elements,) = plain_rows([tensor]) or [tensor]
+        if type(elements) is not torch.Tensor or elements.requires_grad or not objects.is_dense(elements):
             raise self.cannot(
-                f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which has more than its "
-                "elements"
+                f"a {_named(tensor)} of layout {tensor.layout} on {tensor.device}, which has more than its elements"
             )
-        if is_its_elements(type(tensor)) and not tensor.__dict__:  # as in walk(), which may take other chunks apart
-            self.plan.append((type(tensor), ()))
-        else:
-            self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
-            self.plan.append((Shell, 1))
-        self.leaf(tensor, elements)
+        self.leaf(elements)
 
-    def leaf(self, node: Any, elements: Any) -> None:
-        before = self.met.setdefault(id(node), len(self.leaves))
-        if before < len(self.leaves):
-            self.plan.append((MaybeAgain, before))
+    def leaf(self, elements: Any) -> None:
         self.plan.append(elements.dtype)
         self.leaves.append(elements)
-        self.alive.append(node)
-
-    def holed(self, node: Any, keys: list[Any] | None, items: list[Any]) -> None:
-        pickled = None
-        if self.first:
-            pickled, met = objects.dump_around(node, items)
-            if any(item is not None and id(item) not in met for item in items):
-                raise self.cannot(f"a {containers.named(node)}, whose pickle does not have its items")
-        self.others.append(Holed(keys, pickled))
-        self.parts((Shell, len(items)), items)
 
     def cannot(self, what: str) -> RuntimeError:
         return RuntimeError(
             f"{self.option} needs a collate function that gives rows, and for {self.count} samples it gave "
-            f"{what}. {containers.WHAT_CAN}; or leave {self.option} out"
+            f"{what}. {WHAT_CAN}; or leave {self.option} out"
         )
+
+
+def _is_one_object(value: Any) -> bool:
+    """Whether a value is one object, of which a list has one for each sample: no container and no rows."""
+    if type(value) in ATOMS or isinstance(value, TEXTS):
+        return True
+    if isinstance(value, (torch.Tensor, numpy.ndarray, Mapping, Sequence)):
+        return False
+    inside = getattr(value, "__dict__", {}).values()
+    if dataclasses.is_dataclass(value) and not all(type(part) in ATOMS for part in inside):
+        return False
+    return not any(isinstance(part, numpy.ndarray) for part in inside) and next(tensors_of(value), None) is None
+
+
+def _named(value: Any) -> str:
+    """A value's class, for people."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -5,7 +5,6 @@ with that text.  Not every class can be called so.  Then torch often raises a Ru
 cases the text is lost:
 
     the class has a `message`, as an ExceptionGroup has   the error is the TypeError of a wrong call
-    the constructor exits                                 the process ends with SystemExit
     the constructor or `__str__` ignores its argument     the exception does not show the text
     this process cannot import the class                  the wrapper cannot be unpickled
 
@@ -15,7 +14,6 @@ Here the text is never lost.  Where torch's exception shows the text, it is rais
 from __future__ import annotations
 
 import pickle
-import traceback
 from typing import Any, NoReturn
 
 from shmloader.private.of_torch import ExceptionWrapper
@@ -66,9 +64,7 @@ def raise_again(wrapped: Any) -> NoReturn:
         raise _of_text(wrapped, kind)
     try:
         wrapped.reraise()
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and not _in_constructor(error, kind):
-            raise
+    except Exception as error:
         # Without torch's frame, which refers to the exception: in that cycle, the user's last batch would stay lent
         # until the collector runs.
         error.__traceback__ = None
@@ -89,9 +85,3 @@ def _shows(error: BaseException, text: str) -> bool:
     except Exception:
         return False
     return text in shown or repr(text)[1:-1] in shown  # a KeyError shows the repr() of its text
-
-
-def _in_constructor(error: BaseException, kind: type) -> bool:
-    """Whether the constructor of an exception's class has raised this, and not the handler of a signal."""
-    code = getattr(getattr(kind, "__init__", None), "__code__", None)
-    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))

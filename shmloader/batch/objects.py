@@ -15,7 +15,7 @@ import functools
 import io
 import operator
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -54,30 +54,6 @@ def dump_whole(value: Any) -> bytes:
     pickler.dispatch_table = _Reducers(_inside)
     pickler.dump(value)
     return file.getvalue()
-
-
-def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
-    """Pickle a value without these parts of it; returns the pickle, and the ids of the parts that it met.
-
-    A part is exactly that object, and may be in several places.  A dense tensor has one part: its elements, as a plain
-    tensor.
-    """
-    file = io.BytesIO()
-    pickler = _HolePickler(file, value, parts)
-    pickler.dump(value)
-    return file.getvalue(), pickler.met
-
-
-def load_around(pickled: Buffer, parts: list[Any]) -> Any:
-    """The pickled value, around these parts."""
-    unpickler = _HoleUnpickler(io.BytesIO(pickled))
-    unpickler.parts = parts
-    return unpickler.load()
-
-
-def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
-    """The pickled value.  Tensors and arrays in it lie over `buffers`."""
-    return pickle.loads(pickled, buffers=buffers)
 
 
 # Whether torch's loader delivers new arrays, writable and in the machine's byte order.  Protocol 4 makes such, which
@@ -157,64 +133,6 @@ def _reduce_untyped_storage(storage: torch.UntypedStorage) -> Any:
 
 def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
     return _typed_storage, (storage._untyped_storage, storage.dtype)
-
-
-class _HolePickler(pickle.Pickler):
-    """A pickler that leaves holes in place of some parts of a value."""
-
-    def __init__(self, file: io.BytesIO, value: Any, parts: list[Any]) -> None:
-        super().__init__(file, protocol=5)
-        self.dispatch_table = _Reducers(_inside)
-        self._value = value
-        self._holes = {id(part): k for k, part in enumerate(parts) if part is not None}  # None occurs in many places
-        self._parts = parts
-        self.met: set[int] = set()
-
-    def persistent_id(self, value: Any) -> int | None:
-        hole = self._holes.get(id(value))
-        if hole is not None:
-            self.met.add(id(value))
-        return hole
-
-    def reducer_override(self, value: Any) -> Any:
-        if value is self._value and isinstance(value, torch.Tensor):
-            return _reduce_around(value, self._parts[0])
-        return NotImplemented
-
-
-class _HoleUnpickler(pickle.Unpickler):
-    parts: list[Any]
-
-    def persistent_load(self, hole: int) -> Any:
-        return self.parts[hole]
-
-
-def _reduce_around(tensor: torch.Tensor, elements: torch.Tensor) -> Any:
-    kind = type(tensor)
-    if kind is torch.nn.Parameter and rebuild_parameter is not None:
-        return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
-    if kind is torch.Tensor:
-        return _requiring_grad, (elements, tensor.requires_grad)
-    return rebuild_from_type, (_requiring_grad, kind, (elements, tensor.requires_grad), object_state(tensor))
-
-
-def _requiring_grad(elements: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    return elements.requires_grad_(requires_grad)
-
-
-def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor's elements as a plain tensor; None if it has more than its elements and its attributes."""
-    kind = type(tensor)
-    with without_torch_function():  # a subclass must not see this
-        _refuse_non_leaf(tensor)
-        if (
-            kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__)
-            or not is_dense(tensor)
-            or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-            or (kind is not torch.Tensor and None in (rebuild_from_type, object_state))
-        ):
-            return None
-        return tensor.detach().as_subclass(torch.Tensor)
 
 
 def _has_its_own_way(kind: type) -> bool:

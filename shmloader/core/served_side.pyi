@@ -10,9 +10,6 @@ VERSION: tuple[int, int]
 MOST_IN_SOCKET: int
 
 @final
-class Loan: ...
-
-@final
 class ServedSide(Ring):
     shared: int
     def __init__(self, memory: Any, sock: socket.socket, beside: int, death: int) -> None: ...

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, final
 
 from shmloader.core.lease import Lease
-from shmloader.core.ring import Memory, Meter, Ring, Sequences, Slots, Turns
+from shmloader.core.ring import Meter, Ring, Sequences, Slots, Turns
+from shmloader.ring.segment import Segment
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.delivery import Delivery
 
@@ -18,9 +19,8 @@ class Progress:
     ended: list[bool]
     states: list[bytes | None] | None
     latest: int
-    returned: int
     def __init__(self, workers: int = ...) -> None: ...
-    def add(self, samples: int) -> None: ...
+    def add(self, samples: int, worker: int = ...) -> int: ...
     def copy(self) -> Progress: ...
 
 NOTHING: Final[object]
@@ -30,16 +30,6 @@ class Indices:
     def __init__(self, indices: Iterator[Any]) -> None: ...
     @property
     def is_exhausted(self) -> bool: ...
-    @property
-    def is_lost(self) -> bool: ...
-    def replay(self, count: int) -> Any: ...
-
-class Reading:
-    taken: int
-    samples: int
-    delivered: Progress
-    ended: bool
-    def __init__(self, delivered: Progress) -> None: ...
 
 class EpochCounts:
     source: Indices | None
@@ -47,7 +37,10 @@ class EpochCounts:
     samples: int
     last_worker: int
     first: int
-    reading: Reading
+    taken: int
+    ready_samples: int
+    handed_out: Progress
+    stopped: bool
     def __init__(self, workers: int = ...) -> None: ...
     def dataset_has(self, number: int | None) -> None: ...
     def dataset_epoch_of(self, draw: int) -> int | None: ...
@@ -58,20 +51,7 @@ class EpochCounts:
     def hand_out(self, mine: list[Any] | None, samples: int) -> None: ...
 
 @final
-class Cells:
-    def __init__(self, ring: Ring) -> None: ...
-
-@final
-class Window:
-    def __init__(
-        self,
-        tasks: list[tuple[int, int, list[Any], list[int] | None]],
-        samples: list[int],
-        seeds: list[int],
-        workers: int,
-    ) -> None: ...
-
-class OpeningSide(Ring):
+class TrainerSide(Ring):
     sequences: Sequences
     slots: Slots
     turns: Turns
@@ -81,10 +61,9 @@ class OpeningSide(Ring):
     epoch: int
     stopped: bool
     window: int
-    batched: bool
     def __init__(
         self,
-        segment: Memory,
+        segment: Segment,
         spin: bool,
         spare: int,
         in_order: bool,
@@ -107,9 +86,6 @@ class OpeningSide(Ring):
     ) -> None: ...
     def dismiss(self, worker: int) -> None: ...
     def stop(self) -> None: ...
-
-@final
-class TrainerSide(OpeningSide):
     taken: int
     alarmed: bool
     def format(self, label: bytes = ...) -> None: ...

@@ -112,7 +112,7 @@ class Prefetcher(OwnIterator):
         self._num_yielded = 0
         self._hand = _Hand()
         self._epoch: Any = getattr(self._source, "epoch", None)  # torch's own iterator with workers has none
-        self._counted: Progress | None = None if self._epoch is None else self._epoch.reading.delivered
+        self._counted: Progress | None = None if self._epoch is None else self._epoch.handed_out
         self._states: Any = None if self._epoch is None else self._epoch.states
         self._hand_on(copied(self._counted, self._states))
         if self._depth:
@@ -167,7 +167,7 @@ class Prefetcher(OwnIterator):
 
     def _end(self) -> None:
         """End the epoch for the user, although the source may be in the middle of it."""
-        if self._epoch is not None and self._epoch.reading.ended:
+        if self._epoch is not None and self._epoch.stopped:
             self._hand_on(self._counted)
 
     def _next_of_thread(self, hand: _Hand) -> Ready:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from shmloader.batch import objects
 from shmloader.batch.exceptions import caught
-from shmloader.core.batch_tree import Account, Kept
+from shmloader.core.batch_tree import Kept
 from shmloader.core.ring import KEPT
 from shmloader.core.trainer import EpochCounts, TrainerSide
 from shmloader.core.worker import WorkerSide
@@ -74,10 +74,10 @@ class Maker:
         self._segment = Segment(workers, 2, 2, 1, "memfd", None, remember=False)
         self.ring = TrainerSide(self._segment, False, 1, True, objects.dump_whole)
         self._segment.format(self.ring, f"far worker {me} of {workers}".encode())  # for `shmloader top` on its machine
-        self._side = WorkerSide(self._segment, False, me, 0, 0)
+        self._side = WorkerSide(self._segment, False, me, 0)
         self._me = me
         self._epoch = -1
-        self._sent = Kept(Account(MOST_KEPT))  # numbers of plans that the stand-in keeps
+        self._sent = Kept(MOST_KEPT)  # numbers of plans that the stand-in keeps
         self._batched = True
         self.is_kept = False
         try:
@@ -113,7 +113,7 @@ class Maker:
         meta = lease.meta()
         number = int.from_bytes(meta[:8], "little", signed=True)
         plan = b"" if self._sent.get(number) else lease.plan()
-        if plan and self._sent.meets(number):
+        if plan:
             self._sent.keep(number, True, len(plan))
         objects_at, objects_size = lease.objects(0)
         report = lease.reports()[0] if lease.reported else b""

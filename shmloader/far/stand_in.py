@@ -54,8 +54,8 @@ from itertools import islice
 from typing import Any
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
-from shmloader.core.batch_tree import Account, Kept
+from shmloader.batch.chunk_walk import walk_chunk
+from shmloader.core.batch_tree import Kept
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED
@@ -89,7 +89,6 @@ def stand_in(
     segment: Segment,
     spin: bool,
     worker_id: int,
-    life: int,
     first: int,
     stacks: StackMemory | None,
     outlives: bool,
@@ -98,7 +97,7 @@ def stand_in(
     """Be worker number `worker_id`, whose work a far worker does.
 
     Args:
-        segment, spin, worker_id, life, first, stacks, outlives: As in worker/loop.py.
+        segment, spin, worker_id, first, stacks, outlives: As in worker/loop.py.
         door: Where the far worker knocks.
     """
     begin(segment.trainer, outlives)
@@ -109,7 +108,7 @@ def stand_in(
     of_torch.set_thread_name("pt_data_worker")
     if stacks is not None:
         stacks.tell()
-    ring = WorkerSide(segment, spin, worker_id, life, first)
+    ring = WorkerSide(segment, spin, worker_id, first)
     with contextlib.suppress(KeyboardInterrupt, Leave):  # the trainer raises the first, and asks for the second
         _StandIn(segment, ring, door).run()
 
@@ -127,10 +126,10 @@ class _StandIn:
         self._door = door
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
-        self._plans = Kept(Account(MOST_KEPT))  # by number: those that the far worker has sent
+        self._plans = Kept(MOST_KEPT)  # by number: those that the far worker has sent
         self._begun: int | None = None  # the sequence that the far worker began last
         self._where = f"in the stand-in of far worker {ring.me}"
-        self._writer = Writer(ring, objects, ChunkWalks())  # only for errors of this process
+        self._writer = Writer(ring, objects, walk_chunk)  # only for errors of this process
 
     def run(self) -> None:
         """Have all tasks done, until the ring is closed."""
@@ -243,7 +242,7 @@ class _StandIn:
         plan: bytes | None = sent or self._plans.get(number)
         if plan is None:
             raise Garbage(f"a batch with plan {number}, which it has not sent")
-        if sent and self._plans.meets(number):  # as the far end does
+        if sent:  # as the far end does
             self._plans.keep(number, sent, len(sent))
         return plan
 

@@ -238,7 +238,7 @@ collate_tensor_fn: Any = find(
 collate: Any = find(
     "torch.utils.data._utils.collate.collate",
     "batch",
-    means="in chunks, default_collate updates each chunk's containers by itself, so that a Counter counts otherwise",
+    means="default_collate takes samples apart in Python, which takes longer",
 )
 
 _BY_TORCH = "numbers and arrays are collated by torch, and copied into the slot then"

@@ -1,5 +1,5 @@
 """`shmloader serve`: takes a loader's batches, and holds each one's lease until all readers have sent the batch back.
-It decides which readers get a batch, and drops one that holds up others.  NOTE [ Readers on leases ], served_side.pxd.
+It decides which readers get a batch, and drops one that holds up others.  NOTE [ Readers on leases ], served_side.pyx.
 
 One thread does everything.  It sleeps until a reader connects, sends something back or ends, and while the workers have
 no batch ready.  With no reader it pauses.  What the last reader has not read is left for the next one.

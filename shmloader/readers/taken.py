@@ -1,4 +1,4 @@
-"""Which loaders a server takes, their batches, and what it sends of these.  See NOTE [ Readers on leases ].
+"""Which loaders a server takes, their batches, and what it sends of these: NOTE [ Readers on leases ].
 
 The server reads nothing of a batch but its description, as the worker wrote it, so readers unpickle what is nested.
 """

@@ -3,14 +3,14 @@ It computes how many batches and samples a state has.
 
 NOTE [ Epoch ]
 
-    1. Each count has one owner.  EpochCounts counts the batches that were drawn and opened, Reading counts those that
-       were taken, and Progress counts those that were handed out.  The Source knows whether the sampler has more.
-       Whether the epoch is over is computed from these, and there is no other counter.
+    1. Each count has one owner.  EpochCounts counts the batches that were drawn, opened and taken, and Progress counts
+       those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over follows
+       from these, and there is no other counter.
     2. `delivered` is the epoch's Progress.  It counts the batches that the user has received, and a state saves its
-       count.  The ring's iterator has a Progress, too: `reading.delivered` counts what the iterator hands out.  Without
-       a prefetch thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and
-       the user receives them later.  So with each batch, the iterator hands the thread a copy of `reading.delivered`,
-       and `delivered` is the copy that came with the last batch that the user received.
+       count.  The ring's iterator has a Progress, too: `handed_out` counts what the iterator hands out.  Without a
+       prefetch thread, both are one object.  With a prefetch thread, the iterator hands batches to the thread, and the
+       user receives them later.  So with each batch, the iterator hands the thread a copy of `handed_out`, and
+       `delivered` is the copy that came with the last batch that the user received.
     3. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.
 """
 
@@ -68,7 +68,7 @@ class Epoch(EpochCounts):
         self.start = start
         self.seed = mix(self.base_seed, self.epochs_before)
         self.sample_seed = further(self.seed, start.samples + rank)
-        self.delivered: Progress = self.reading.delivered
+        self.delivered: Progress = self.handed_out
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
         self.given_number: int | None = None
@@ -78,7 +78,7 @@ class Epoch(EpochCounts):
     @property
     def ended(self) -> bool:
         """Whether next() has raised StopIteration in the user's code because the epoch is over."""
-        return self.reading.ended and self.delivered is self.reading.delivered
+        return self.stopped and self.delivered is self.handed_out
 
     def state(self, loader: Any) -> dict[str, Any]:
         """The user's place in the epoch: all fields of a state.

@@ -112,7 +112,7 @@ def without_batch(epoch: Epoch) -> list[int]:
 
     A worker whose stream has not ended does not count, because the user may have left the epoch.
     """
-    delivered, before = epoch.reading.delivered, epoch.start.streams or ()
+    delivered, before = epoch.handed_out, epoch.start.streams or ()
     had = {worker for worker, stream in enumerate(before) if stream["batches"] or stream["ended"]}
     return [
         worker

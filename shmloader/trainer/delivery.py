@@ -140,8 +140,8 @@ class Delivery:
         try:
             batch = self._reader.read(lease, copy)
             if self._tally is not None and lease.reported:
-                reading = ring.current.reading
-                self._tally.note(lease.reports(), reading.delivered.samples + reading.samples, ring.taken)
+                epoch = ring.current
+                self._tally.note(lease.reports(), epoch.handed_out.samples + epoch.ready_samples, ring.taken)
             if pinning is not None:
                 batch = pinning.finish(batch, lease)
         except Exception as error:

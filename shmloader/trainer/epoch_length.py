@@ -52,7 +52,7 @@ def warn_if_all_dropped(loader: Any, epoch: Any) -> None:
     """
     if loader is None or not isinstance(epoch, Epoch) or loader in _warned:
         return
-    if epoch.reading.delivered.batches or epoch.start.begun or not _drops(loader):
+    if epoch.handed_out.batches or epoch.start.begun or not _drops(loader):
         return
     _warned[loader] = True
     warnings.warn(

@@ -129,7 +129,7 @@ def _with_options(loader: Any, options: Options, fetcher: Any, epoch: Epoch, tal
 
 def _reporting(make: Fetch, skips: Skips, tally: Tally, epoch: Epoch, batched: bool) -> Fetch:
     """Notes the bad samples of each batch."""
-    delivered = epoch.reading.delivered
+    delivered = epoch.handed_out
 
     def fetch(index: Any) -> Any:
         try:

@@ -306,7 +306,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
     @property
     def _rcvd_idx(self) -> int:
         """Batches taken in this epoch."""
-        return self._ring.current.reading.taken
+        return self._ring.current.taken
 
     @property
     def _tasks_outstanding(self) -> int:
@@ -315,7 +315,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
     @property
     def _workers_status(self) -> list[bool]:
         """For each worker, whether it has more batches to give in this epoch."""
-        return [not ended for ended in self._ring.current.reading.delivered.ended] or [True] * self._num_workers
+        return [not ended for ended in self._ring.current.handed_out.ended] or [True] * self._num_workers
 
     def interrupt(self) -> None:
         """End the epoch for every thread that is in next() or calls it; the next _reset() undoes that."""
@@ -384,11 +384,10 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
 
     def _keep_states(self) -> None:
         """Read the states of streams in mid-epoch, before the ring's memory is freed or the streams continue."""
-        reading = self._ring.current.reading
-        delivered = reading.delivered
-        if self._streams and not reading.ended and delivered.states is None:
+        epoch = self._ring.current
+        if self._streams and not epoch.stopped and epoch.handed_out.states is None:
             with contextlib.suppress(RuntimeError):  # it is closed already
-                delivered.states = self._ring.states()
+                epoch.handed_out.states = self._ring.states()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

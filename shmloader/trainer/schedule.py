@@ -101,7 +101,7 @@ class InTurn(Schedule):
 
     def open(self, epoch: Epoch, index: Any) -> bool:
         ring = self._ring
-        ended = epoch.reading.delivered.ended or self._none_ended
+        ended = epoch.handed_out.ended or self._none_ended
         share = self.size.batches // max(1, ended.count(False))
         for behind in range(1, self._workers + 1):
             worker = (epoch.last_worker + behind) % self._workers
@@ -130,7 +130,7 @@ class _Further(Schedule):
     def _look_further(self, epoch: Epoch) -> None:
         """After the 1st, 2nd, 4th, 8th batch and so on, set how many may be under way, by the largest one so far."""
         ring = self._ring
-        came = epoch.reading.taken
+        came = epoch.taken
         if came and not came & came - 1:
             largest = max(ring.committed(payload) for payload in range(ring.payloads))
             ring.most = min(max(self._least, FURTHER_BYTES // largest), self._furthest)

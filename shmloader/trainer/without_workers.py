@@ -211,7 +211,6 @@ class _Streaming(OurFetcher):
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
         self._fetcher, self._loader, self._epoch = fetcher, weakref.ref(loader), epoch
-        self._reading = epoch.reading  # what was made; with a prefetch thread, epoch.delivered is what was handed out
         self._size = loader.batch_size or 1
         dataset = loader.dataset
         ended = left is not None and left.ended
@@ -234,13 +233,13 @@ class _Streaming(OurFetcher):
         try:
             batch = self._fetcher.fetch(index) if self._theirs is None else self._theirs(index)
         except StopIteration:
-            self._reading.ended = True
+            self._epoch.stopped = True
             warn_if_all_dropped(self._loader(), self._epoch)
             raise
         except Exception:
-            self._reading.delivered.add(self._size)
+            self._epoch.handed_out.add(self._size)
             raise
-        self._reading.delivered.add(self._size)
+        self._epoch.handed_out.add(self._size)
         return batch
 
 

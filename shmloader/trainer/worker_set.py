@@ -95,7 +95,6 @@ class WorkerSet:
         self._ended: set[int] = set()  # added to by the watching thread
         self._watch: Watch | None = None
         self._watched = False  # whether torch knows of the workers
-        self._made = 0  # processes so far
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # one thread may replace workers while another one ends them
@@ -159,8 +158,7 @@ class WorkerSet:
         return self._process_of(work, index, first, self._arguments)
 
     def _process_of(self, target: Callable[..., None], index: int, first: int, given: Any) -> BaseProcess:
-        arguments = self._segment, self._spin, index, self._made, first, self._stacks, self.outlives, given
-        self._made += 1
+        arguments = self._segment, self._spin, index, first, self._stacks, self.outlives, given
         worker: BaseProcess = self._context.Process(target=target, args=arguments, daemon=True)
         return worker
 

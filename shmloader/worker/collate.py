@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from shmloader.batch.containers import OddContainer
 from shmloader.core.batch_writer import PlainCollate, Writer
 from shmloader.private import of_torch
 from shmloader.private.of_torch import collate_tensor_fn, default_collate_fn_map
@@ -48,7 +47,7 @@ def collate_into(writer: Writer) -> Collate:
             default_collate_fn_map[key] = ours[entry]
     if modes is None or of_torch.collate is None or not were_torchs:
         return default_collate
-    return PlainCollate(writer, default_collate_fn_map, OddContainer, of_torch.collate, default_collate, modes)
+    return PlainCollate(writer, default_collate_fn_map, of_torch.collate, default_collate, modes)
 
 
 def collate_by(writer: Writer) -> Entry:

@@ -250,7 +250,7 @@ class InPlace:
     def samples(self, indices: Any) -> list[Any]:
         """The samples of a batch, for default_collate."""
         samples: list[Any] = []
-        rows = None if self._writer.in_chunks else self._lay(len(indices))  # the places of each sample
+        rows = None if self._writer.rows else self._lay(len(indices))  # the places of each sample
         for index in indices:
             if not samples and rows is None:  # the first sample gives the shapes of the others
                 sample = self._get(index)

@@ -21,8 +21,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
-from shmloader.batch.containers import collate_containers_by
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.batch.exceptions import caught
 from shmloader.core.batch_writer import Writer
 from shmloader.core.process import keep_freed_memory, outlive_signals
@@ -52,7 +51,6 @@ def work(
     segment: Segment,
     spin: bool,
     worker_id: int,
-    life: int,
     first: int,
     stacks: StackMemory | None,
     outlives: bool,
@@ -63,7 +61,6 @@ def work(
     Args:
         segment: the ring's memory.
         spin: whether it may pause on its core before it sleeps.
-        life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that replaces a dead one.
         stacks: memory for its stack when the trainer asks; None: the trainer does not ask.
         outlives: whether it survives signals to its group: NOTE [ Group signals ].
@@ -79,7 +76,7 @@ def work(
     gc.freeze()
     if stacks is not None:
         stacks.tell()
-    ring = WorkerSide(segment, spin, worker_id, life, first)
+    ring = WorkerSide(segment, spin, worker_id, first)
     # A process keeps its arguments until it ends.  At a spawned worker's end, multiprocessing ends things that the
     # dataset may use (torch >= 2.14).  So the dataset is taken out of the arguments, and is freed with the loop.
     given = dict(arguments)
@@ -133,8 +130,7 @@ class Worker:
     ) -> None:
         self._segment = segment
         self._ring = ring
-        self._chunks = ChunkWalks()
-        self._writer = Writer(ring, objects, self._chunks)
+        self._writer = Writer(ring, objects, walk_chunk)
         self._cycles: bool | None = None  # whether only the collector drops references to batches; None: not known
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
@@ -212,8 +208,6 @@ class Worker:
             self._follow(number)
         task, rows = read_listed(written) if ring.listed else (read_task(written), None)
         self._writer.begin(len(task) if ring.rows else 0, rows)
-        if ring.rows:
-            collate_containers_by(self._chunks.containers)
         if self._seed is not None:
             task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
         outcome = self._fill(task)
@@ -356,5 +350,5 @@ class Worker:
         self._cycles = not self._ring.has_views()
         if self._cycles:
             return outcome
-        self._writer.keep_apart()
+        self._writer.apart = True
         return SKIPPED_KEPT if outcome == SKIPPED else KEPT

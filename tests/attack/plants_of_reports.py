@@ -141,19 +141,6 @@ OF_BATCHES = (
         tests=(f"{VIEWS}test_they_take_their_memory_once", f"{VIEWS}test_pickled_and_plain_ones"),
     ),
     Plant(
-        fault="one tensor under two keys, in some chunks of a batch only, is an error",
-        edits=(
-            (
-                "cython_ext/batch/batch_reader.pyx",
-                "                build = Tree(without_again(whole.plan))\n"
-                "            if build is not None and without_again(recipe.plan) != without_again(whole.plan):\n",
-                "",
-            ),
-        ),
-        tests=(f"{VIEWS}test_rows_of_chunks_are_written_out",),
-        attack=True,
-    ),
-    Plant(
         fault="views are copied to a device in full, each apart",
         edits=(("shmloader/device/views.py", '    if sys.platform != "linux":', "    if True:"),),
         tests=("tests/device/test_device.py::test_views_are_copied_as_one_block",),

@@ -1,8 +1,7 @@
-"""Containers, tensors and objects of any class in chunks: what comes is what one worker, and torch, would have made."""
+"""Containers, tensors and objects in chunks: what comes is what one worker, and torch, would have made."""
 
 from __future__ import annotations
 
-import array
 import collections
 import dataclasses
 import enum
@@ -17,8 +16,6 @@ import numpy
 import pytest
 import torch
 from conftest import Items, Raised, assert_same, iterate
-from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 import shmloader
 
@@ -49,10 +46,6 @@ class MyOrdered(collections.OrderedDict):  # type: ignore[type-arg]
     note: Any = None
 
 
-class MyUserDict(collections.UserDict):  # type: ignore[type-arg]
-    note: Any = None
-
-
 class Frozen(Mapping):  # type: ignore[type-arg]
     def __init__(self, items: dict[Any, Any]) -> None:
         self.inside = dict(items)
@@ -67,38 +60,8 @@ class Frozen(Mapping):  # type: ignore[type-arg]
         return len(self.inside)
 
 
-class Stubborn(Frozen):
-    """Cannot be made of a dict: default_collate gives a plain one."""
-
-    def __init__(self, one: Any, two: Any) -> None:
-        super().__init__({"one": one, "two": two})
-
-
-class Adding(dict):  # type: ignore[type-arg]
-    """Adds to what it has, as a Counter does."""
-
-    def update(self, other: Any) -> None:  # type: ignore[override]
-        for key, value in other.items():
-            self[key] = value + self[key]
-
-
 class MyList(list):  # type: ignore[type-arg]
     note: Any = None
-
-
-class MyUserList(collections.UserList):  # type: ignore[type-arg]
-    pass
-
-
-class Row(Sequence):  # type: ignore[type-arg]
-    def __init__(self, items: Any) -> None:
-        self.inside = list(items)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.inside[index]
-
-    def __len__(self) -> int:
-        return len(self.inside)
 
 
 class MyTuple(tuple):  # type: ignore[type-arg]
@@ -165,38 +128,18 @@ LEAVES: dict[str, Any] = {
     "float32": lambda k: numpy.float32(k / 3),
     "bool_": lambda k: numpy.bool_(k % 2),
     "str_": lambda k: numpy.str_(f"numpy's {k}"),
-    "bytearray": lambda k: bytearray([k, 2, 3]),
-    "array.array": lambda k: array.array("d", [k, k / 7]),
     "range": lambda k: range(k, k + 3),
-    "counter": lambda k: collections.Counter(a=k, b=k * k),
-    "counter of tensors": lambda k: collections.Counter({"a": torch.tensor([k, 1])}),
     "nothing": lambda k: [],
     "no items": lambda k: {},
     "empty tuple": lambda k: (),
-    "empty list of its own": lambda k: MyList(),
-    "empty ordered": lambda k: collections.OrderedDict(),
 }
 
 SHELLS: dict[str, Any] = {
     "dict": lambda k, parts: {f"key {n}": part for n, part in enumerate(parts)},
     "dict of ints": lambda k, parts: dict(enumerate(parts)),
-    "dict of odd keys": lambda k, parts: {(n, None, "x"): part for n, part in enumerate(parts)} | {True: k, 2.5: k},
-    "ordered": lambda k, parts: collections.OrderedDict((f"{n}", part) for n, part in enumerate(parts)),
-    "defaultdict": lambda k, parts: collections.defaultdict(no_items, enumerate(parts)),
-    "dict subclass": lambda k, parts: noted(MyDict(enumerate(parts)), f"of {k}"),
-    "ordered subclass": lambda k, parts: noted(MyOrdered(enumerate(parts)), torch.ones(k + 1)),
-    "user dict": lambda k, parts: noted(MyUserDict(enumerate(parts)), [k]),
-    "mapping": lambda k, parts: Frozen(dict(enumerate(parts))),
-    "stubborn mapping": lambda k, parts: Stubborn(parts, k),
     "list": lambda k, parts: parts,
     "tuple": lambda k, parts: tuple(parts),
-    "tuple subclass": lambda k, parts: MyTuple(parts),
     "namedtuple": lambda k, parts: Point(parts, k),
-    "namedtuple subclass": lambda k, parts: Named(parts, k),
-    "list subclass": lambda k, parts: noted(MyList(parts), {"of": numpy.arange(k)}),
-    "user list": lambda k, parts: MyUserList(parts),
-    "deque": lambda k, parts: collections.deque(parts, maxlen=len(parts)),
-    "sequence": lambda k, parts: Row(parts),
 }
 
 STRUCTURES = st.recursive(
@@ -263,7 +206,7 @@ def test_each_leaf(leaf: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell(shell: str) -> None:
-    structure = (shell, ["int", "str", ("tuple", ["subclass", "bytearray"]), "counter"])
+    structure = (shell, ["int", "str", ("tuple", ["subclass", "range"])])
     assert_cut_as_whole(structure, 5, 2)
     assert_cut_as_whole(("list", [structure, (shell, [structure])]), 4, 1)
 
@@ -286,14 +229,6 @@ def test_many_structures(structure: Any, batch_size: int, chunk_size: int) -> No
 # ------------------------------------------------------------------------------------------ functions that give rows
 
 
-@dataclasses.dataclass
-class Slotted:
-    __slots__ = ("image", "name", "weight")
-    image: Any
-    name: Any
-    weight: Any
-
-
 @dataclasses.dataclass(frozen=True)
 class Fixed:
     image: Any
@@ -314,40 +249,13 @@ def stack(samples: list[int]) -> Any:
 def twice(samples: list[int]) -> Any:
     one = stack(samples)
     rows = [str(k) for k in samples]
-    mine = MyDict(one=one, two=one, three=None, four=None, rows=rows, again=rows)
-    return {"one": one, "again": [one], "mine": mine, "rows": rows}
-
-
-def changed(samples: list[int]) -> Any:
-    batch = default_collate([collections.OrderedDict(a=k, b=collections.Counter(c=k)) for k in samples])
-    batch["a"] = batch["a"].float() / 2
-    batch["c"] = [f"{k}" for k in samples]
-    return batch
+    return {"one": one, "again": [one], "rows": rows, "more": (rows, None)}
 
 
 ROW_WISE: dict[str, Any] = {
-    "ordered": lambda s: collections.OrderedDict(z=stack(s), a=[f"{k}" for k in s]),
-    "defaultdict": lambda s: collections.defaultdict(no_items, {1: stack(s), 2: collections.OrderedDict()}),
-    "counter": lambda s: collections.Counter({"a": stack(s)}),
-    "adding": lambda s: Adding({"a": stack(s)}),
-    "dict subclass": lambda s: noted(MyDict(a=stack(s), b={}), "a note"),
-    "user dict": lambda s: noted(MyUserDict(a=stack(s)), torch.ones(3)),
-    "mapping": lambda s: Frozen({"a": stack(s), None: [stack(s)]}),
-    "stubborn mapping": lambda s: Stubborn(stack(s), None),
-    "list subclass": lambda s: noted(MyList([stack(s), (stack(s), [])]), "a note"),
-    "deque": lambda s: collections.deque([stack(s)], maxlen=4),
-    "tuple subclass": lambda s: MyTuple([stack(s), None]),
-    "namedtuple subclass": lambda s: Named(stack(s), [MyStr(k) for k in s]),
-    "sequence": lambda s: Row([stack(s)]),
-    "slotted": lambda s: Slotted(stack(s), [f"{k}" for k in s], None),
     "frozen": lambda s: Fixed(numpy.array(s)),
-    "nested": lambda s: Fixed(MyDict(a=Slotted(stack(s), (), {})), MyList([Frozen({"b": [Item(k) for k in s]})])),
+    "nested": lambda s: Fixed({"a": Fixed(stack(s), ())}, [Point({"b": [Item(k) for k in s]}, {})]),
     "twice": twice,
-    "changed": changed,
-    "collated": lambda s: default_collate([MyDict(a=collections.Counter(b=k), c=bytearray([k])) for k in s]),
-    "subclass": lambda s: noted(stack(s).as_subclass(Tagged), ["a note"]),
-    "requires grad": lambda s: {"x": stack(s).float().requires_grad_(), "y": stack(s)},
-    "parameter": lambda s: torch.nn.Parameter(stack(s).float()),
     "nothing": lambda s: {"x": stack(s), "mask": None},
     "paths": lambda s: [pathlib.PurePath(f"{k}") for k in s],
     "items": lambda s: tuple(Item(k) for k in s),
@@ -374,35 +282,19 @@ def test_functions_that_give_rows(name: str, chunk_size: int) -> None:
     assert_cut_as_whole("int", 5, chunk_size, collate_fn, workers=1)  # torch's workers send arrays in native order
 
 
-def test_one_object_stays_one() -> None:
+def test_one_object_is_two_tensors() -> None:
+    """A tensor that occurs twice in a chunk is written twice: other chunks may have it once."""
     collate_fn = shmloader.row_wise(functools.partial(twice))
     with shmloader.DataLoader(list(range(6)), 6, num_workers=2, chunk_size=2, collate_fn=collate_fn) as loader:
         (batch,) = loader
-    assert batch["one"] is batch["again"][0] is batch["mine"]["one"] is batch["mine"]["two"] and batch[
-        "one"
-    ].tolist() == list(range(6))
+    assert batch["one"] is not batch["again"][0]
+    assert batch["one"].tolist() == batch["again"][0].tolist() == list(range(6))
 
 
 def holding_itself(samples: Any) -> Any:
     batch = [stack(samples)]
     batch.append(batch)  # type: ignore[arg-type]
     return batch
-
-
-class Lazy(Frozen):
-    """Makes its items when they are asked for."""
-
-    def __init__(self, samples: list[int]) -> None:
-        self.samples = samples
-
-    def __getitem__(self, key: Any) -> Any:
-        return stack(self.samples)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter("ab")
-
-    def __len__(self) -> int:
-        return 2
 
 
 class Graph:
@@ -419,27 +311,36 @@ class Graph:
         (lambda s: len(s), r"gave a int \(2\). Give tensors or arrays whose first dimension is the number of"),
         (lambda s: {"x": stack(s), "mean": 0.5}, r"gave a float \(0.5\)"),
         (lambda s: {"x": stack(s), "split": "train"}, r"gave a str \('train'\)"),
-        (lambda s: MyDict(x=stack(s), count=len(s)), r"gave a int \(2\)"),
+        (lambda s: {"x": stack(s), "count": len(s)}, r"gave a int \(2\)"),
+        (lambda s: collections.OrderedDict(x=stack(s)), r"gave a collections.OrderedDict \(.*dicts, lists, tuples and"),
+        (lambda s: {"x": stack(s), 1: stack(s)}, "gave a dict"),
+        (lambda s: MyDict(x=stack(s)), "gave a test_containers.MyDict"),
+        (lambda s: [MyList([stack(s)])], "gave a test_containers.MyList"),
+        (lambda s: MyTuple([stack(s)]), "gave a test_containers.MyTuple"),
+        (lambda s: Frozen({"x": stack(s)}), "gave a test_containers.Frozen"),
+        (
+            lambda s: noted(stack(s).as_subclass(Tagged), "a note"),
+            "gave a test_containers.Tagged of layout torch.strided on cpu, which has more than its elements",
+        ),
+        (lambda s: torch.nn.Parameter(stack(s).float()), "gave a torch.nn.parameter.Parameter of layout"),
         (lambda s: [{"a": 1}, {"a": 2}], r"gave a int \(1\)"),
         (lambda s: set(s), r"gave a set \({0, 1}\).*or leave chunk_size out"),
         (lambda s: numpy.float32(1), r"gave a numpy.float32 \(.*1.0\)"),
         (lambda s: numpy.arange(2).view(MyArray), r"gave a test_containers.MyArray \(MyArray\(\[0, 1\]\)\)"),
         (lambda s: numpy.array(["a", "b", "c"]), "gave a numpy.ndarray"),
-        (lambda s: torch.Size([3, 4, 5]), r"gave a int \(3\)"),
+        (lambda s: torch.Size([3, 4, 5]), r"gave a torch.Size \(torch.Size\(\[3, 4, 5\]\)\)"),
         (lambda s: Graph(s), "gave a test_containers.Graph"),
         (lambda s: [Graph(s), Graph(s)], "gave a test_containers.Graph"),
         (
             lambda s: stack(s).to_sparse(),
             "gave a torch.Tensor of layout torch.sparse_coo on cpu, which has more than its elements",
         ),
-        (lambda s: Lazy(s), "gave a test_containers.Lazy, whose pickle does not have its items"),
         (holding_itself, "gave an object that contains itself, or is nested more than 500 deep"),
-        (lambda s: stack(s).float().requires_grad_() * 2, "Cowardly refusing to serialize non-leaf tensor"),
-        (lambda s: MyDict(x=stack(s), y=torch.ones(3)), r"gave a tensor of shape \[3\]. The first dimension must be"),
-        (lambda s: MyDict({f"{s[0] // 2}": stack(s)}), r"got the keys \['0'\] and \['1'\]"),
+        (lambda s: stack(s).float().requires_grad_() * 2, "gave a torch.Tensor of layout"),
+        (lambda s: {"x": stack(s), "y": torch.ones(3)}, r"gave a tensor of shape \[3\]. The first dimension must be"),
         (
-            lambda s: stack(s) if s[0] else MyDict(x=stack(s)),
-            "of one structure and dtype, but got .*Shell of 1",
+            lambda s: stack(s) if s[0] else {"x": stack(s)},
+            "of one structure and dtype, but got .*dict of",
         ),
         (
             lambda s: (stack(s), None if s[0] else [f"{k}" for k in s]),
@@ -462,51 +363,11 @@ class Opaque:
         self.number = number
 
 
-def collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    return torch.tensor([100 + one["x"] for one in batch])
-
-
-class Adds(Samples):
-    """Adds an entry for a base class of its samples to default_collate's map when it makes a sample."""
-
-    def __getitem__(self, index: int) -> Any:
-        default_collate_fn_map[collections.OrderedDict] = collate_dicts
-        return MyOrdered(x=index)
-
-
-def test_an_entry_of_the_users_own_wins() -> None:
-    with shmloader.DataLoader(Adds(None, 8), 4, num_workers=2, chunk_size=2) as loader:
-        assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
-
-
 def test_what_default_collate_refuses_is_its_error() -> None:
-    for refused in (None, Opaque(1), MyDict(a=None), collections.OrderedDict(a=Opaque(1)), {1}):
+    for refused in (None, Opaque(1), {"a": None}, collections.OrderedDict(a=Opaque(1)), {1}):
         loader = shmloader.DataLoader(Items([refused] * 4), 4, num_workers=1, chunk_size=2)
         with loader, pytest.raises(TypeError, match="default_collate: batch must contain tensors"):
             next(iter(loader))
-
-
-def test_containers_of_unequal_lengths_are_torchs_error() -> None:
-    loader = shmloader.DataLoader([MyList([1]), MyList([1, 2])], 2, num_workers=1, chunk_size=2)
-    with loader, pytest.raises(RuntimeError, match="each element in list of batch should be of equal size"):
-        next(iter(loader))
-
-
-def test_a_shell_that_cannot_be_pickled_is_an_error_in_its_place() -> None:
-    dataset = Items([lambda: collections.defaultdict(lambda: 1, x=1)] * 6)
-    with shmloader.DataLoader(dataset, 3, num_workers=2, chunk_size=2) as loader:
-        got = iterate(loader)
-    assert len(got) == 2 and all("pickle" in one.text for one in got)
-
-
-def test_samples_stay_what_they_are() -> None:
-    """Those that a dataset keeps in memory, epoch after epoch."""
-    samples = [MyDict(a=torch.ones(2) * k, b=MyList([k]), c=collections.OrderedDict(x=k)) for k in range(6)]
-    with shmloader.DataLoader(Items(samples), 3, num_workers=1, chunk_size=2, persistent_workers=True) as loader:
-        first, *others = [iterate(loader) for _ in range(3)]
-    assert not any(isinstance(batch, Raised) for batch in first)
-    for other in others:
-        assert_same(other, first)
 
 
 class Spy:
@@ -520,9 +381,7 @@ class Spy:
 
 def test_nothing_of_a_chunk_is_kept_in_the_worker() -> None:
     """Else all batches were copies from then on: NOTE [ Slot ring ]."""
-    dataset = Items(
-        [MyDict(a=torch.ones(3), b=Frozen({"c": k}), d=torch.ones(1).as_subclass(Tagged)) for k in range(80)]
-    )
+    dataset = Items([{"a": torch.ones(3), "b": k, "d": torch.ones(1).as_subclass(Tagged)} for k in range(80)])
     with shmloader.DataLoader(dataset, 8, num_workers=2, chunk_size=2) as loader:
         iterator: Any = iter(loader)
         spy = iterator._delivery._reader = Spy(iterator._delivery._reader)
@@ -530,20 +389,3 @@ def test_nothing_of_a_chunk_is_kept_in_the_worker() -> None:
             assert batch["a"].shape == (8, 3)
             del batch
     assert spy.copied == 0
-
-
-def test_only_the_first_chunk_sends_what_rows_are_put_into() -> None:
-    """And of a plain container not the sample's tensors."""
-    dataset = Items([lambda: collections.OrderedDict(a=torch.zeros(1 << 16), b=MyList([torch.zeros(1 << 16)]))] * 8)
-    with shmloader.DataLoader(dataset, 8, num_workers=2, chunk_size=2) as loader:
-        iterator: Any = iter(loader)
-        sizes: list[list[int]] = []
-
-        class Sizes(Spy):
-            def read(self, lease: Any, copy: bool) -> Any:
-                sizes.append([len(lease.chunk_objects(chunk, 0)) for chunk in range(lease.chunks)])
-                return super().read(lease, copy)
-
-        iterator._delivery._reader = Sizes(iterator._delivery._reader)
-        next(iterator)
-    assert len(sizes[0]) == 4 and 0 < max(sizes[0]) < 2000 and min(sizes[0]) == sizes[0][1] < sizes[0][0]

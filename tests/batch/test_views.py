@@ -198,7 +198,7 @@ def test_rows_of_chunks_are_written_out() -> None:
         got = list(shmloader.DataLoader(Views(), 8, num_workers=2, collate_fn=rows_with_views, **options))
         assert_same(got, [contiguous(batch) for batch in wanted])
         assert not any(shares(batch["images"], batch["crop"]) for batch in got)
-        assert [batch["images"] is batch["again"] for batch in got] == [False, True, True]
+        assert not any(batch["images"] is batch["again"] for batch in got)
 
 
 # ---------------------------------------------------------------------------------------------- what stays apart

@@ -46,7 +46,6 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.committed": (0,),
     "ring.committed_in_all": (),
     "ring.note_committed": (0, 1),
-    "ring.slot_offset": (0,),
     "ring.overflowed": (0,),
     "ring.move_to_memfd": (0, 0),
     "lease.meta": (),
@@ -183,7 +182,7 @@ def test_the_words_are_unmapped_once_nobody_waits_any_more() -> None:
     ring = BothSides()
     ring.fill([1.0])
     lease = ring.trainer.take()
-    words = ring.trainer.slots.address(0) - ring.trainer.slot_offset(0)
+    words = ring.trainer.slots.address(0) - ring.trainer.slot_at
     ring.trainer.open(0, 7)
     answers: list[bool] = []
     waiting = threading.Thread(target=lambda: answers.append(ring.trainer.wait()))

@@ -22,7 +22,7 @@ from hostile import BothSides, entry_at, memory_of, poke
 from scripts import ROOT, run_script
 
 import shmloader
-from shmloader.core.batch_tree import Again, MaybeAgain
+from shmloader.core.batch_tree import Again
 from shmloader.core.ring import ANY, FILLED, SKIPPED
 from shmloader.ring.segment import FIRST_COMMIT, Segment
 from shmloader.worker import loop
@@ -165,8 +165,6 @@ SAME: dict[str, tuple[tuple[Any, ...], str]] = {
     "one after all": (((list, 2), F32, (Again, 1 << 70)), "leaf that was met before is"),
     "no number": (((list, 2), F32, (Again, "0")), "not supported between"),
     "with a leaf of its own": (((list, 2), F32, (Again, 0), F32), "length of a plan is 4, and may be at most 3"),
-    "one in a chunk": (((list, 2), F32, (MaybeAgain, 1), F32), "leaf that was met before is 1"),
-    "one in a chunk, without a leaf": (((list, 2), F32, (MaybeAgain, 0)), "index out of range"),
     "elements in a class": (((list, 2), (torch.nn.Parameter, ("a",)), F32, (Again, 0), None), "object|subscriptable"),
     "lists in lists": (((list, 1),) * 100_000 + (F32,), "depth of a plan is 502, and may be at most 501"),
     "a dict without keys": (((dict, 1), F32), "not iterable"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import ANY, FILLED, Meter
@@ -29,16 +29,16 @@ class Sides:
         self.meter = Meter(2)
         self.trainer = TrainerSide(self.segment, False, 2, True, pickle.dumps, self.meter)
         self.segment.format(self.trainer)
-        self.workers = [WorkerSide(self.segment, False, number, number, 0) for number in range(2)]
+        self.workers = [WorkerSide(self.segment, False, number, 0) for number in range(2)]
         self.claims = [*map(Claims, self.workers)]
 
     def hire(self, number: int) -> None:
         oldest = self.trainer.sequences.oldest
-        self.workers[number] = WorkerSide(self.segment, False, number, 2, oldest)
+        self.workers[number] = WorkerSide(self.segment, False, number, oldest)
         self.claims[number] = Claims(self.workers[number])
 
     def make(self, number: int, task: Any) -> None:
-        writer = Writer(self.workers[number], objects, ChunkWalks())
+        writer = Writer(self.workers[number], objects, walk_chunk)
         writer.begin(0, None)
         writer.write(torch.tensor(task))
         self.workers[number].publish(FILLED)

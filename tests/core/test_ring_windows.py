@@ -9,7 +9,7 @@ import torch
 from hostile import ENTRY, entry_at, poke
 
 from shmloader.batch import objects
-from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.batch.chunk_walk import walk_chunk
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.batch_writer import Writer
 from shmloader.core.ring import FILLED
@@ -42,8 +42,8 @@ class Sides:
         self.hire(0)
 
     def hire(self, first: int) -> None:
-        self.worker = WorkerSide(self.segment, False, 0, 0, first)
-        self.writer = Writer(self.worker, objects, ChunkWalks())
+        self.worker = WorkerSide(self.segment, False, 0, first)
+        self.writer = Writer(self.worker, objects, walk_chunk)
         self.reader = BatchReader(ExceptionWrapper)
 
     def claim(self) -> tuple[int, Any, Any]:

@@ -316,7 +316,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
         source: Any = iter(one)
         with prefetcher(one, source, Passes(), 3) as batches:
             next(batches)
-            while source.epoch.reading.delivered.batches < 4:
+            while source.epoch.handed_out.batches < 4:
                 time.sleep(0.005)
             state = one.state_dict()
     assert (state["batches"], state["latest"]) == (1, 0)

@@ -454,7 +454,7 @@ def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
     with BothSides() as ring:
         for call in (
             ring.trainer.sequences.owes, ring.trainer.sequences.holds, ring.trainer.revoke, ring.trainer.dismiss,
-            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0, 0),
+            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0),
         ):  # fmt: skip
             for worker in (-1, 1, ANY - 1):
                 with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
@@ -465,7 +465,6 @@ def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
             for ask in (
                 side.committed,
                 side.overflowed,
-                side.slot_offset,
                 functools.partial(side.note_committed, bytes=1),
             ):
                 for payload in (-1, ring.trainer.payloads):

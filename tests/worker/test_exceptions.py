@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import gc
 import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -124,13 +123,6 @@ class WithProperty(Exception):
         return f"code {self.args[0]}"
 
 
-class Exits(Exception):
-    def __init__(self, text: str, exits: bool = True) -> None:
-        super().__init__(text)
-        if exits:
-            sys.exit("no exception of this class")
-
-
 class NoException(Exception):
     def __new__(cls, text: str) -> Any:
         return super().__new__(cls, text) if text == "the original" else 5
@@ -141,11 +133,10 @@ def in_the_worker_only() -> Exception:
     return globals()["WorkersOwn"]("the original")
 
 
-# by the name of the class: torch raises a TypeError of the constructor, exits, or waits for ever
+# by the name of the class: torch raises a TypeError of the constructor, or waits for ever
 LOST = {
     "KeywordOnly": lambda: KeywordOnly(reason="the original"),
     "WithProperty": lambda: WithProperty("the original"),
-    "Exits": lambda: Exits("the original", exits=False),
     "NoException": lambda: NoException("the original"),
     "WorkersOwn": in_the_worker_only,
     "Local": lambda: local_exception("the original"),
