@@ -375,7 +375,7 @@ int main(int count, char **arguments)
         const jpeg_header *header = jpeg_opened(decoders[0]);
         if (said[0] == JPEG_OK && (long)header->width * header->height <= 1 << 20) {
             jpeg_request q = {.is_exact = below(3) > 0, .is_smooth = below(4) > 0, .may_go_down_first = below(2)};
-            q.filter = (jpeg_filter)below(JPEG_FILTERS);
+            q.filter = (resize_filter)below(RESIZE_FILTERS);
             q.is_kept = below(4) == 0;
             q.width = between(1, header->width), q.height = between(1, header->height);
             q.left = below(header->width - q.width + 1), q.top = below(header->height - q.height + 1);
