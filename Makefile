@@ -272,14 +272,14 @@ fuzz-jpeg:
 	@mkdir -p build/fuzz
 	@for chunk in 2112 8192; do \
 		gcc -std=c11 -O2 -g -ffp-contract=off $(SANITIZERS) -DSCAN_CHUNK=$$chunk -Icython_ext/jpeg \
-			tests/images/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c -lm -o build/fuzz/jpeg_$$chunk && \
+			tests/images/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c cython_ext/resize/*.c -lm -o build/fuzz/jpeg_$$chunk && \
 		(cd build/fuzz && ./jpeg_$$chunk $(or $(FUZZ),50000) $(or $(SEED),$$chunk)) || exit 1; \
 	done
 
 fuzz-pixels:
 	@mkdir -p build/fuzz
 	@gcc -std=c11 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZERS) -Icython_ext/pixels \
-		tests/images/fuzz/pixels_fuzz.c cython_ext/pixels/*.c -lm -o build/fuzz/pixels && \
+		tests/images/fuzz/pixels_fuzz.c cython_ext/pixels/*.c cython_ext/resize/*.c -lm -o build/fuzz/pixels && \
 		build/fuzz/pixels $(or $(FUZZ),1000000) $(or $(SEED),1)
 
 # Both fuzzers for arm64, under qemu-user, which root gets from Debian: the NEON paths beside plain C.

@@ -5,7 +5,7 @@ A module includes parts, <part>.pxi.  What they declare is in <name>.pxd, too.
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
 extensions speak to torch only through addresses, DLPack and Python's buffer protocol.  The JPEG decoder is ours, so no
 library is needed for it.  setuptools chooses the compiler ($CC).  No flag turns on vector instructions: a process
-chooses its path when it first decodes (cython_ext/jpeg/path.c, cython_ext/pixels/path.c).
+chooses its path when it first decodes (path.c in cython_ext/jpeg, pixels and resize).
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ CORE = {
     "cache": ("cache_table",),
     "storage": ("tar_members",),
 }
-IN_C = ("jpeg", "pixels")  # rooms whose module is a few lines around what is written in C beside it
+# Modules of a few lines around what is written in C, and the rooms of that; both resize by the same code.
+IN_C = {"jpeg": ("jpeg", "resize"), "pixels": ("pixels", "resize")}
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def extension(name: str, source: str, room: str) -> Extension:
-    in_c = room in IN_C
-    rooms = [room] if in_c else [other for other in CORE if other not in IN_C]
+    in_c = IN_C.get(room, ())
+    rooms = in_c or [other for other in CORE if other not in IN_C]
     return Extension(
         name,
-        [source, *(sorted(glob(f"cython_ext/{room}/*.c")) if in_c else [])],
+        [source, *sorted(path for each in in_c for path in glob(f"cython_ext/{each}/*.c"))],
         depends=sorted(path for each in (".", *rooms) for path in glob(f"cython_ext/{each}/*.[hp]*")),
         include_dirs=["cython_ext"],
         extra_compile_args=FLAGS,

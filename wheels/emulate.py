@@ -96,7 +96,8 @@ def fuzz() -> int:
     target = ("-target", "aarch64-linux-musl", "-static")
     for folder, program, options in (("pixels", native, ()), ("pixels", emulated, target), ("jpeg", decoder, target)):
         core = ROOT / "cython_ext" / folder
-        sources = [str(FUZZ / f"{folder}_fuzz.c"), *map(str, sorted(core.glob("*.c")))]
+        in_c = sorted([*core.glob("*.c"), *(core.parent / "resize").glob("*.c")])
+        sources = [str(FUZZ / f"{folder}_fuzz.c"), *map(str, in_c)]
         run([*ZIG, *options, f"-I{core}", *sources, "-lm", "-o", str(program)])
     messages = []
     for command in ([native], [QEMU, emulated]):

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "idct.h"
-#include "weights.h"
+#include "../resize/weights.h"
 
 /* 1.402, 0.34414, 0.71414 and 1.772 in 1/65536. */
 enum { RED_CR = 91881, GREEN_CB = 22554, GREEN_CR = 46802, BLUE_CB = 116130 };

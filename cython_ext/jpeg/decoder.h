@@ -1,7 +1,7 @@
 /* The state of a decoder, shared by two files: plan.c decides what to decode, picture.c decodes it. */
 #pragma once
 #include "jpeg.h"
-#include "memory.h"
+#include "../resize/memory.h"
 
 enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1 };
 
@@ -15,10 +15,11 @@ typedef struct {
 
 struct jpeg_decoder {
     const jpeg_path *path;
+    const resize_path *resize;
     jpeg_header header;
     jpeg_tables tables;
     jpeg_scan scan;
-    jpeg_weights weights[2][2];     /* across and down; luma (exact: all channels) and chroma */
+    resize_weights weights[2][2];     /* across and down; luma (exact: all channels) and chroma */
     area wanted[JPEG_COMPONENTS];
     upsampling upsampling;
     uint8_t order[BLOCK_POSITIONS];

@@ -26,6 +26,7 @@
  * ENTROPY_MCU bytes follow this copy: no MCU reads farther than that.  The caller checks after each MCU whether the
  * end was passed. */
 #pragma once
+#include "../resize/path.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -41,7 +42,6 @@ typedef struct {
     const uint8_t *at;      /* the next refill reads here */
 } bit_reader;
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 ALWAYS_INLINE uint64_t big_endian(const uint8_t *at)
 {

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../resize/weights.h"
+
 /* cos and sqrt(2) terms, in 1/8192: the names are 10,000 times their values. */
 enum {
     FIX_0_2986 = 2446, FIX_0_3902 = 3196, FIX_0_5412 = 4433, FIX_0_7654 = 6270, FIX_0_9000 = 7373, FIX_1_1759 = 9633,
@@ -22,7 +24,6 @@ enum {
 
 static inline int16_t wrap16(int32_t value) { return (int16_t)(uint16_t)value; }
 static inline int16_t saturate16(int32_t v) { return (int16_t)(v < -32768 ? -32768 : v > 32767 ? 32767 : v); }
-static inline uint8_t saturate8(int32_t v) { return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v); }
 
 /* Eight values at `in`, `step` apart, to eight at `out`, rounded by `shift` bits. */
 static inline void idct_line(const int16_t *in, int step, int32_t *out, int shift)

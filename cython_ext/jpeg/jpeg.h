@@ -3,8 +3,8 @@
  * markers  header.c    everything before the scan
  * bits     huffman.c, entropy.h, unstuff.h, stream.h, decode_scan.h    the coefficients of the wanted blocks
  * samples  idct.h, fill.h     the blocks of a plane for each component; a plane lies on its side (see path.h)
- * plan     plan.c, weights.c    which of these a crop needs, and how it is resized
- * picture  picture.c over upsample.h, colour.h, blend.h, turn.h
+ * plan     plan.c    which of these a crop needs, and how it is resized
+ * picture  picture.c over upsample.h, colour.h, deep.h, and ../resize
  * planes   planes.c    samples that are kept outside of a decoder, for another one to read
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A decoder
@@ -20,10 +20,11 @@ typedef struct {
     int out_width, out_height;      /* the size of the result */
     int all_width, all_height;      /* not 0: the part is resized to this size, and the result is a window of it */
     int out_left, out_top;          /* the beginning of the window */
-    jpeg_filter filter;             /* for resizing */
+    resize_filter filter;             /* for resizing */
     int is_kept;                    /* more parts of the file will be wanted: read it whole, once, and keep it */
     int is_exact;                   /* as Pillow: upsample, convert, resize.  Otherwise resize, then convert. */
-    int may_go_down_first;          /* as Pillow since 13: see goes_down_first in plan.c */
+    int may_go_down_first;          /* as Pillow since 13: see resize_goes_down_first */
+    int is_mirrored;                /* left and right are exchanged before the part is resized, so roundings differ */
     int is_smooth;                  /* upsample as Pillow does; otherwise repeat each sample of chroma */
     uint8_t *to;                    /* the first pixel's red */
     ptrdiff_t channel, row, column; /* bytes from there to the next of each; negative if it is flipped */

@@ -19,12 +19,12 @@ cdef extern from "jpeg/jpeg.h" nogil:
         int width, height, orientation
     ctypedef struct jpeg_mark:
         pass
-    ctypedef enum jpeg_filter:
-        JPEG_BILINEAR, JPEG_FILTERS
+    ctypedef enum resize_filter:
+        RESIZE_BILINEAR, RESIZE_FILTERS
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height, all_width, all_height, out_left, out_top
-        bint is_kept, is_exact, may_go_down_first, is_smooth
-        jpeg_filter filter
+        bint is_kept, is_exact, may_go_down_first, is_mirrored, is_smooth
+        resize_filter filter
         uint8_t *to
         Py_ssize_t channel, row, column
         const jpeg_mark *marks
@@ -266,7 +266,7 @@ cdef class Decoder:
         return result == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint keep=False):
+               bint marking=False, window=None, int filter=RESIZE_BILINEAR, bint keep=False, bint mirrored=False):
         """Decode a part of the open file.
 
         Args:
@@ -282,6 +282,8 @@ cdef class Decoder:
             filter: for resizing, 0 to 5, as Pillow's Resampling numbers them.
             keep: read the file whole, and keep it until another file is opened, because more parts will be wanted.
                 Marks are neither used nor made.
+            mirrored: exchange left and right before the part is resized.  A flip after it is free: give an `out` whose
+                columns are reversed.
             marking: make `marks` of all rows, so the whole file is read; they are None if it can have none.
 
         Returns:
@@ -293,9 +295,9 @@ cdef class Decoder:
         cdef Py_ssize_t bytes_of_marks
         cdef object new_marks = None
         self.place(crop, &request)
-        if not 0 <= filter < JPEG_FILTERS:
-            raise ValueError(f"there is no filter {filter}: 0 to {JPEG_FILTERS - 1}, as Pillow numbers them")
-        request.filter = <jpeg_filter>filter
+        if not 0 <= filter < RESIZE_FILTERS:
+            raise ValueError(f"there is no filter {filter}: 0 to {RESIZE_FILTERS - 1}, as Pillow numbers them")
+        request.filter = <resize_filter>filter
         self.marks = None
         bytes_of_marks = 0 if self.is_of_planes else jpeg_rows(self.decoder) * sizeof(jpeg_mark)
         if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:
@@ -318,7 +320,7 @@ cdef class Decoder:
                     raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
-            request.is_kept = keep
+            request.is_kept, request.is_mirrored = keep, mirrored
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
                 result = jpeg_decode(self.decoder, &request)

@@ -12,9 +12,7 @@
 #include <stdint.h>
 
 #include "scan.h"
-#include "weights.h"
-
-enum { LINE = 32, TURN = 16 };
+#include "../resize/path.h"
 
 typedef struct {
     const char *name;
@@ -32,15 +30,11 @@ typedef struct {
     /* Y, Cb, Cr to R, G, B (see colour.h), from bytes and from words with DEEP more bits. */
     void (*colour)(const uint8_t *const ycc[3], uint8_t *const rgb[3], int n);
     void (*colour_deep)(const int16_t *const ycc[3], uint8_t *const rgb[3], int n);
-    /* Weighted sums of lines (see blend.h): as Pillow's; in one multiplication, of bytes and of words. */
-    void (*blend)(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n);
-    void (*blend_deep)(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int16_t *to, int n);
-    void (*blend_words)(const int16_t *const *lines, const jpeg_weight *weights, int taps, int16_t *to, int n);
-    /* TURN lines of n elements become n lines of TURN, `stride` elements apart. */
-    void (*turn)(const uint8_t *lines, size_t pitch, uint8_t *to, size_t stride, int n);
+    /* Weighted sums of lines in one multiplication, of bytes and of words, and TURN lines of words that become rows, for
+     * the fast way (see deep.h); ../resize/path.h has those that are Pillow's. */
+    void (*blend_deep)(const uint8_t *const *lines, const resize_weight *weights, int taps, int16_t *to, int n);
+    void (*blend_words)(const int16_t *const *lines, const resize_weight *weights, int taps, int16_t *to, int n);
     void (*turn_words)(const int16_t *lines, size_t pitch, int16_t *to, size_t stride, int n);
-    /* Three planes to pixels of four bytes.  The fourth stays as it is, and nothing beyond n pixels is touched. */
-    void (*interleave)(const uint8_t *const rgb[3], uint8_t *to, int n);
 } jpeg_path;
 
 extern const jpeg_path jpeg_plain;

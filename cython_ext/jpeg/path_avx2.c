@@ -2,7 +2,7 @@
 #include "path.h"
 
 #if defined(__x86_64__)
-#include "avx2.h"
+#include "../resize/avx2.h"
 
 #include "idct_avx2.h"
 #include "fill.h"
@@ -11,10 +11,8 @@
 #define unstuff unstuff_avx2
 #include "decode_scan.h"
 
-#include "blend_avx2.h"
 #include "colour_avx2.h"
-#include "interleave_avx2.h"
-#include "turn_avx2.h"
+#include "deep_avx2.h"
 #include "upsample_avx2.h"
 
 static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"); }
@@ -25,9 +23,8 @@ static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_c
 #pragma GCC pop_options
 #endif
 
-#include "avx512.h"
+#include "../resize/avx512.h"
 
-#include "blend_avx512.h"
 #include "colour_avx512.h"
 
 #if defined(__clang__)
@@ -41,13 +38,13 @@ static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_c
     .upsample_both = upsample_both_avx2, .upsample_across = upsample_across_avx2, \
     .upsample_along = upsample_along_avx2, .colour_deep = colour_deep_avx2, \
     .blend_deep = blend_deep_avx2, .blend_words = blend_words_avx2, \
-    .turn = turn_avx2, .turn_words = turn_words_avx2, .interleave = interleave_avx2
+    .turn_words = turn_words_avx2
 
 const jpeg_path jpeg_avx2 = {
-    .name = "avx2", .can_run = has_avx2, WITH_AVX2, .colour = colour_avx2, .blend = blend_avx2,
+    .name = "avx2", .can_run = has_avx2, WITH_AVX2, .colour = colour_avx2,
 };
 
 const jpeg_path jpeg_avx512 = {
-    .name = "avx512", .can_run = has_avx512, WITH_AVX2, .colour = colour_avx512, .blend = blend_avx512,
+    .name = "avx512", .can_run = has_avx512, WITH_AVX2, .colour = colour_avx512,
 };
 #endif

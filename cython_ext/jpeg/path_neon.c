@@ -10,10 +10,8 @@
 #define idct idct_neon
 #include "decode_scan.h"
 
-#include "blend_neon.h"
 #include "colour_neon.h"
-#include "interleave_neon.h"
-#include "turn_neon.h"
+#include "deep_neon.h"
 #include "upsample_neon.h"
 
 static int can_run(void) { return 1; }
@@ -23,7 +21,7 @@ const jpeg_path jpeg_neon = {
     .upsample_both = upsample_both_neon, .upsample_across = upsample_across_neon,
     .upsample_along = upsample_along_neon,
     .colour = colour_neon, .colour_deep = colour_deep_neon,
-    .blend = blend_neon, .blend_deep = blend_deep_neon, .blend_words = blend_words_neon,
-    .turn = turn_neon, .turn_words = turn_words_neon, .interleave = interleave_neon,
+    .blend_deep = blend_deep_neon, .blend_words = blend_words_neon,
+    .turn_words = turn_words_neon,
 };
 #endif

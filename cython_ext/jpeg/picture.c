@@ -1,7 +1,7 @@
 /* Decodes a crop, resizes it and writes its rows.  Decides which results are exact in spite of exact=False (grey, not
  * resized, shrunk to a sixteenth or less), and how much memory is kept after a picture.
  *
- * weights.c has the filters of a resize, and says what a new one needs. */
+ * ../resize/weights.c has the filters of a resize, and says what a new one needs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +21,7 @@ jpeg_decoder *jpeg_new(const jpeg_path *path)
     if (!d) return NULL;
     memset(d, 0, sizeof *d);
     d->path = path;
+    d->resize = resize_choose(path->name); /* the two rooms have the same paths */
     d->scan.stream.clean = calloc(1, SCAN_BYTES);
     if (!d->scan.stream.clean) {
         free(d);
@@ -34,7 +35,7 @@ jpeg_decoder *jpeg_new(const jpeg_path *path)
 void jpeg_free(jpeg_decoder *d)
 {
     if (!d) return;
-    for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
+    for (int k = 0; k < 4; k++) resize_weights_free(&d->weights[k / 2][k % 2]);
     free(d->scan.stream.clean);
     free(d->kept);
     free(d->arena);
@@ -109,11 +110,11 @@ static uint8_t *strip_line(jpeg_decoder *d, int component, int line)
 /* Turns a strip upright: its columns become the columns of the result from `x` on. */
 static void turn_strip(jpeg_decoder *d, int component, int x, int offset, int rows)
 {
-    d->path->turn(strip_line(d, component, 0) + offset, d->strip_bytes, d->upright[component] + x, d->row_bytes, rows);
+    d->resize->turn(strip_line(d, component, 0) + offset, d->strip_bytes, d->upright[component] + x, d->row_bytes, rows);
 }
 
 /* The lines of a weighted sum, in pairs; with an odd number, the last pair has the first line again. */
-static int gather(const uint8_t **lines, const jpeg_blend *blend, const uint8_t *at, size_t stride)
+static int gather(const uint8_t **lines, const resize_blend *blend, const uint8_t *at, size_t stride)
 {
     for (int tap = 0; tap < blend->taps; tap++) lines[tap] = at + (size_t)(blend->first + tap) * stride;
     if (blend->taps & 1) lines[blend->taps] = lines[blend->taps - 1];
@@ -148,22 +149,23 @@ static void lay_out(jpeg_decoder *d, const jpeg_request *q, int is_flipped)
 /* Makes each column of pixels when the result first needs it, and keeps as many as the next columns may need. */
 static void resize_across(jpeg_decoder *d, const jpeg_request *q)
 {
-    const jpeg_weights *w = &d->weights[ACROSS][LUMA];
+    const resize_weights *w = &d->weights[ACROSS][LUMA];
     int made = 0, begin = q->top - q->top % d->header.v, offset = q->top - begin, bottom = q->top + q->height;
     for (int x = 0; x < q->out_width; x++) {
         int to = place_of_column(d, q, x), taps;
-        const jpeg_blend *b = &w->blends[x];
+        const resize_blend *b = &w->blends[x];
         for (; made < b->first + b->taps; made++) {
             uint8_t *at = d->columns + (size_t)(made % d->ring) * 3 * d->column_bytes;
             uint8_t *rgb[3] = {at, at + d->column_bytes, at + 2 * d->column_bytes};
-            if (made >= b->first) make_column(d, q->left + made, begin, bottom, rgb);
+            int column = q->is_mirrored ? q->width - 1 - made : made;
+            if (made >= b->first) make_column(d, q->left + column, begin, bottom, rgb);
         }
         for (int k = 0; k < d->header.components; k++) {
             for (taps = 0; taps < b->taps || taps & 1; taps++) {
                 int column = b->first + (taps < b->taps ? taps : b->taps - 1);
                 d->lines[taps] = d->columns + ((size_t)(column % d->ring) * 3 + (size_t)k) * d->column_bytes + offset;
             }
-            d->path->blend(d->lines, w->weights + b->weights, taps, strip_line(d, k, to), q->height);
+            d->resize->blend(d->lines, w->weights + b->weights, taps, strip_line(d, k, to), q->height);
             if (ends_strip(d, q, to)) turn_strip(d, k, to - to % TURN, 0, q->height);
         }
     }
@@ -172,23 +174,23 @@ static void resize_across(jpeg_decoder *d, const jpeg_request *q)
 /* Down first: resize the rows, lay them on their side again, and resize the columns. */
 static void resize_down_then_across(jpeg_decoder *d, const jpeg_request *q)
 {
-    const jpeg_weights *w = &d->weights[DOWN][LUMA];
+    const resize_weights *w = &d->weights[DOWN][LUMA];
     size_t pitch = up((size_t)q->out_height + LINE, LINE);
-    lay_out(d, q, 0);
+    lay_out(d, q, q->is_mirrored);
     for (int k = 0; k < d->header.components; k++) {
         for (int y = 0; y < q->out_height; y++) {
             int taps = gather(d->lines, &w->blends[y], d->upright[k], d->row_bytes);
-            d->path->blend(d->lines, w->weights + w->blends[y].weights, taps, strip_line(d, 0, y), q->width);
+            d->resize->blend(d->lines, w->weights + w->blends[y].weights, taps, strip_line(d, 0, y), q->width);
             if (y % TURN == TURN - 1 || y == q->out_height - 1)
-                d->path->turn(strip_line(d, 0, 0), d->strip_bytes, d->laid + y - y % TURN, pitch, q->width);
+                d->resize->turn(strip_line(d, 0, 0), d->strip_bytes, d->laid + y - y % TURN, pitch, q->width);
         }
         for (int x = 0; x < q->out_width; x++) {
-            const jpeg_blend *b = &d->weights[ACROSS][LUMA].blends[x];
+            const resize_blend *b = &d->weights[ACROSS][LUMA].blends[x];
             int to = place_of_column(d, q, x), taps = gather(d->lines, b, d->laid, pitch);
-            d->path->blend(d->lines, d->weights[ACROSS][LUMA].weights + b->weights, taps, strip_line(d, 0, to),
+            d->resize->blend(d->lines, d->weights[ACROSS][LUMA].weights + b->weights, taps, strip_line(d, 0, to),
                            q->out_height);
             if (ends_strip(d, q, to))
-                d->path->turn(strip_line(d, 0, 0), d->strip_bytes, d->upright[k] + to - to % TURN, d->row_bytes,
+                d->resize->turn(strip_line(d, 0, 0), d->strip_bytes, d->upright[k] + to - to % TURN, d->row_bytes,
                               q->out_height);
         }
     }
@@ -207,7 +209,7 @@ static void put_row(const jpeg_decoder *d, const jpeg_request *q, int y, const u
     int x = 0;
     if (q->column == 4 && q->channel == 1) { /* all but the last pixel, which may have no fourth byte */
         x = q->out_width - 1;
-        d->path->interleave(rgb, to, x);
+        d->resize->interleave(rgb, to, x);
         to += 4 * x;
     }
     for (; x < q->out_width; x++, to += q->column)
@@ -225,7 +227,7 @@ static void choose_rows(jpeg_decoder *d, const jpeg_request *q, int y, uint8_t *
 /* Writes the rows, after resizing them if that is still to be done. */
 static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
 {
-    const jpeg_weights *w = &d->weights[DOWN][LUMA];
+    const resize_weights *w = &d->weights[DOWN][LUMA];
     int components = d->header.components;
     for (int y = 0; y < q->out_height; y++) {
         uint8_t *rows[3];
@@ -236,7 +238,7 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
                 continue;
             }
             int taps = gather(d->lines, &w->blends[y], d->upright[k], d->row_bytes);
-            d->path->blend(d->lines, w->weights + w->blends[y].weights, taps, rows[k], q->out_width);
+            d->resize->blend(d->lines, w->weights + w->blends[y].weights, taps, rows[k], q->out_width);
         }
         if (components == 1) rows[1] = rows[2] = rows[0];
         put_row(d, q, y, (const uint8_t *const *)rows);
@@ -253,7 +255,7 @@ static void make_exact(jpeg_decoder *d, const jpeg_request *q)
     if (d->is_resized[ACROSS])
         resize_across(d, q);
     else
-        lay_out(d, q, d->is_flipped);
+        lay_out(d, q, d->is_flipped != q->is_mirrored);
     resize_down(d, q, !d->is_resized[DOWN]);
 }
 
@@ -262,10 +264,10 @@ static void resize_across_fast(jpeg_decoder *d, const jpeg_request *q)
 {
     for (int k = 0; k < JPEG_COMPONENTS; k++) {
         const jpeg_plane *p = &d->scan.planes[k];
-        const jpeg_weights *w = &d->weights[ACROSS][k > 0];
+        const resize_weights *w = &d->weights[ACROSS][k > 0];
         int top = d->wanted[k].top, rows = d->wanted[k].bottom - top;
         for (int x = 0; x < q->out_width; x++) {
-            jpeg_blend blend = w->blends[x];
+            resize_blend blend = w->blends[x];
             int to = place_of_column(d, q, x);
             blend.first -= 8 * p->left;
             int taps = gather(d->lines, &blend, p->samples + (top - 8 * p->top), (size_t)p->stride);
@@ -284,8 +286,8 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
         uint8_t *rows[3];
         choose_rows(d, q, y, rows);
         for (int k = 0; k < JPEG_COMPONENTS; k++) {
-            const jpeg_weights *w = &d->weights[DOWN][k > 0];
-            const jpeg_blend *b = &w->blends[y];
+            const resize_weights *w = &d->weights[DOWN][k > 0];
+            const resize_blend *b = &w->blends[y];
             int taps = 0;
             for (; taps < b->taps; taps++)
                 lines[taps] = d->upright_words[k] + (size_t)(b->first - d->wanted[k].top + taps) * d->row_bytes;
@@ -346,7 +348,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.is_exact = 1; /* exact is as fast if there is nothing to resize, or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
         q.is_exact = 1; /* with so many weights, each would be only a few of their smallest units */
-    if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* nothing is summed */
+    if (q.filter == RESIZE_NEAREST) q.is_exact = 1; /* nothing is summed */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;
         q.out_left = q.out_top = 0;
@@ -359,6 +361,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.to += (q.out_width - 1) * q.column;
         q.column = -q.column;
     }
+    if (!q.is_exact && q.is_mirrored) d->is_flipped = !d->is_flipped; /* nearly the same, and as fast */
     jpeg_plan(d, &q);
     if (!jpeg_make_room(d, &q)) return JPEG_NO_MEMORY;
     int status = d->is_whole ? JPEG_OK : read_scan(d);

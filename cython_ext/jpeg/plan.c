@@ -31,10 +31,6 @@ static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
     d->scan.new_marks = can_have && !d->scan.marks ? q->new_marks : NULL;
 }
 
-/* A distance between lines that are written one below the other.  If it were a multiple of many cache lines, they would
- * all fall into the same few sets of the cache. */
-static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
-
 /* The samples from which the pixels `begin` to `end` - 1 are made. */
 static void wanted_samples(int begin, int end, int ratio, int is_smooth, int samples, int *first, int *beyond)
 {
@@ -94,50 +90,30 @@ void jpeg_plan(jpeg_decoder *d, const jpeg_request *q)
 static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
 {
     const jpeg_plane *p = &d->scan.planes[d->header.components > 1];
-    jpeg_weights *across = d->weights[ACROSS], *down = d->weights[DOWN];
+    resize_weights *across = d->weights[ACROSS], *down = d->weights[DOWN];
     int is_smooth_across = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS;
     int is_smooth_down = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG;
-    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->filter, q->width, q->out_width, q->left, p->across,
+    return resize_weights_fast(&across[LUMA], &across[CHROMA], q->filter, q->width, q->out_width, q->left, p->across,
                              p->width, is_smooth_across) &&
-           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->filter, q->height, q->out_height, q->top, p->down,
+           resize_weights_fast(&down[LUMA], &down[CHROMA], q->filter, q->height, q->out_height, q->top, p->down,
                              p->height, is_smooth_down);
-}
-
-/* The order of the two resizes matters, because the values in between are bytes.  Pillow begins with the width; since
- * version 13 it begins with the height if that shrinks more than twice as much (found by testing). */
-static int goes_down_first(const jpeg_request *q)
-{
-    int lower = q->height - q->all_height, narrower = q->width - q->all_width;
-    return q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
 }
 
 int jpeg_plan_exact(jpeg_decoder *d, jpeg_request *q)
 {
-    jpeg_weights *across = &d->weights[ACROSS][LUMA], *down = &d->weights[DOWN][LUMA];
-    d->goes_down_first = goes_down_first(q);
+    resize_weights *across = &d->weights[ACROSS][LUMA], *down = &d->weights[DOWN][LUMA];
+    d->goes_down_first =
+        q->may_go_down_first && resize_goes_down_first(q->width, q->height, q->all_width, q->all_height);
     d->is_resized[ACROSS] = q->width != q->all_width;
     d->is_resized[DOWN] = q->height != q->all_height;
-    if (!jpeg_weights_exact(across, q->filter, q->width, q->all_width, q->out_left, q->out_width) ||
-        !jpeg_weights_exact(down, q->filter, q->height, q->all_height, q->out_top, q->out_height))
+    if (!resize_weights_exact(across, q->filter, q->width, q->all_width, q->out_left, q->out_width) ||
+        !resize_weights_exact(down, q->filter, q->height, q->all_height, q->out_top, q->out_height))
         return 0;
-    q->left += across->first;
+    q->left += q->is_mirrored ? q->width - across->first - across->lines : across->first;
     q->width = across->lines;
     q->top += down->first;
     q->height = down->lines;
     return 1;
-}
-
-/* Deals out the arena; with `base` NULL it only counts. */
-typedef struct {
-    uint8_t *base;
-    size_t used;
-} dealer;
-
-static void *deal(dealer *from, size_t bytes)
-{
-    void *to = from->base ? from->base + from->used : NULL;
-    from->used += up(bytes, ALIGN);
-    return to;
 }
 
 static void deal_planes(jpeg_decoder *d, dealer *from)

@@ -21,6 +21,7 @@ void pixels_free(pixels_picture *picture)
     free(picture->blocks[0]);
     free(picture->blocks[1]);
     free(picture->scratch);
+    resize_free(picture->resizer);
     free(picture);
 }
 

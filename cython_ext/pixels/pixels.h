@@ -4,7 +4,7 @@
  * look-ups    tables.c     tables of 256 entries a channel, combined, and applied when the pixels are needed
  * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
  * blur        blur.c       over box.h, turn.h, convolve.h, window_avx2.h
- * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
+ * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters; resize.c, over ../resize
  * the row     row.c        from pixels to planes, over planes.h; and boxes of a row that are overwritten
  *             numbers.c    from bytes to numbers, over numbers.h, numbers_fused.h
  *
@@ -12,6 +12,7 @@
  * keeps its memory when the next one is started, and serves one thread at a time.  Functions of type int return
  * PIXELS_OK or PIXELS_NO_MEMORY; pixels_convolve_window() may also return PIXELS_NO_WAY. */
 #pragma once
+#include "../resize/resize.h"
 #include "path.h"
 
 enum { PIXELS_OK, PIXELS_NO_MEMORY, PIXELS_NO_WAY };
@@ -25,6 +26,7 @@ typedef struct {
     size_t room;          /* of each, in pixels */
     void *scratch;        /* for rows of an operation */
     size_t scratch_room;  /* in bytes */
+    resizer *resizer;     /* NULL until a picture is resized */
     int width, height;
     int channels;   /* 3, or 1: all three are equal, and one is written */
     int is_pending; /* `tables` still have to be applied to `now` */
@@ -83,6 +85,10 @@ int pixels_flip_left_right(pixels_picture *picture);
 int pixels_flip_top_bottom(pixels_picture *picture);
 int pixels_turn_quarters(pixels_picture *picture, int quarters); /* counterclockwise */
 void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour);
+
+/* Resizes the picture, or a canvas of one colour on which it lies.  Of the request, the canvas and the result matter; this
+ * function fills in `from` and `to`. */
+int pixels_resize(pixels_picture *picture, resize_request request);
 
 /* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: the bytes stay.
  * `scales`, one for each channel, compute the same values as the tables, and are used where that is faster; or NULL. */

@@ -51,6 +51,15 @@ cdef extern from "pixels/pixels.h" nogil:
     int pixels_flip_top_bottom(pixels_picture *picture)
     int pixels_turn_quarters(pixels_picture *picture, int quarters)
     void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour)
+    ctypedef enum resize_filter:
+        RESIZE_FILTERS
+    ctypedef struct resize_request:
+        int canvas_width, canvas_height, left, top, is_mirrored
+        uint8_t fill[3]
+        int all_width, all_height, out_left, out_top, out_width, out_height
+        resize_filter filter
+        int may_go_down_first, is_flipped
+    int pixels_resize(pixels_picture *picture, resize_request request)
     int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
                      const pixels_scale *scales)
     void pixels_plan_numbers(pixels_numbers *plan, const pixels_path *path, const pixels_scale *scale)

@@ -405,6 +405,46 @@ cdef class Picture(Canvas):
             left, top, right, bottom = max(0, left), max(0, top), max(0, right), max(0, bottom)
         self.frame(-left, -top, self.width + left + right, self.height + top + bottom, kind, packed(fill))
 
+    def resize(self, width, height, int filter=BILINEAR, down_first=True, window=None, canvas=None, fill=None,
+               bint mirrored=False, bint flipped=False):
+        """image.resize((width, height), filter), byte for byte.
+
+        Args:
+            width, height: of the result, in pixels.
+            filter: 0 to 5, as Pillow's Resampling numbers them.
+            down_first: resize as Pillow does since its version 13, which resizes some pictures down before across.
+            window: left, top, width and height of the part of the result that is wanted (default: all of it).
+            canvas: width, height, left and top: the picture lies on a canvas of that size, at that place, inside, and
+                the canvas is resized.
+            fill: the canvas's colour: one number or three (default: black).
+            mirrored: mirror the canvas left and right before it is resized.
+            flipped: mirror the window left and right.
+        """
+        cdef resize_request request
+        cdef uint32_t colour = packed(fill)
+        cdef int status, c
+        self.check()
+        check_size(width, height)
+        request.all_width, request.all_height = width, height
+        request.out_left, request.out_top, request.out_width, request.out_height = window or (0, 0, width, height)
+        if not (0 <= request.out_left and 1 <= request.out_width <= width - request.out_left
+                and 0 <= request.out_top and 1 <= request.out_height <= height - request.out_top):
+            raise ValueError(f"window {window} is not inside a picture of {width} x {height} pixels")
+        request.canvas_width, request.canvas_height, request.left, request.top = canvas or (self.width, self.height, 0, 0)
+        check_size(request.canvas_width, request.canvas_height)
+        if not (0 <= request.left <= request.canvas_width - self.picture.width
+                and 0 <= request.top <= request.canvas_height - self.picture.height):
+            raise ValueError(f"a picture of {self.width} x {self.height} pixels is not inside the canvas {canvas}")
+        if not 0 <= filter < RESIZE_FILTERS:
+            raise ValueError(f"there is no filter {filter}: 0 to {RESIZE_FILTERS - 1}, as Pillow numbers them")
+        for c in range(3):
+            request.fill[c] = colour >> 8 * c & 255
+        request.filter, request.may_go_down_first = <resize_filter>filter, down_first
+        request.is_mirrored, request.is_flipped = mirrored, flipped
+        with nogil:
+            status = pixels_resize(self.picture, request)
+        check_memory(status)
+
     def flip_left_right(self):
         """image.transpose(Image.Transpose.FLIP_LEFT_RIGHT); look-ups stay pending."""
         cdef int status

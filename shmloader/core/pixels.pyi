@@ -67,6 +67,18 @@ class Picture:
     def pad(
         self, left: int, top: int, right: int, bottom: int, mode: str = "constant", fill: _Colour = None
     ) -> None: ...
+    def resize(
+        self,
+        width: int,
+        height: int,
+        filter: int = 2,
+        down_first: bool = True,
+        window: tuple[int, int, int, int] | None = None,
+        canvas: tuple[int, int, int, int] | None = None,
+        fill: _Colour = None,
+        mirrored: bool = False,
+        flipped: bool = False,
+    ) -> None: ...
     def flip_left_right(self) -> None: ...
     def flip_top_bottom(self) -> None: ...
     def blend(self, other: Picture, alpha: float) -> None: ...

@@ -8,22 +8,38 @@ So the decoder makes no more pixels than the view needs.  They go into a buffer 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shmloader.core.pixels import Picture as Pixels
-from shmloader.images.decode import LARGEST, Picture
+from shmloader.images.decode import LARGEST, LEFT_RIGHT, Picture, goes_down_first
 from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
 __all__ = ["Canvas", "Step"]
 
-_LEFT_RIGHT = 0  # Pillow's number
-
 # Idle buffers.  As with decoders, two threads, or a signal handler and what it interrupts, never share one.
 _idle: list[Any] = []
+
+
+class _Around(NamedTuple):
+    """What lies around the pixels: a larger picture of one colour, which is not made yet.
+
+    Attributes:
+        width, height: of the larger picture.
+        left, top: the place of the pixels on it.
+        fill: its colour, a number for each channel.
+        is_mirrored: whether all of it is mirrored then.
+    """
+
+    width: int
+    height: int
+    left: int
+    top: int
+    fill: tuple[int, ...]
+    is_mirrored: bool = False
 
 
 class Canvas:
@@ -46,6 +62,7 @@ class Canvas:
         self._view: View | None = View(opened.width, opened.height)  # None: the pixels are decoded
         self._image: Any = None  # a PIL image with the pixels; None: the buffer has them
         self._buffer: Any = None
+        self._around: _Around | None = None
         self.rest: Sequence[Callable[[Any], Any]] | None = None
         self.other: Any = None
         self.is_final = False
@@ -82,7 +99,7 @@ class Canvas:
 
     @property
     def _there(self) -> Any:
-        return self._view or self._image or self._buffer
+        return self._view or self._image or self._around or self._buffer
 
     def cut(self, left: int, top: int, width: int, height: int) -> None:
         """Crop to a part; what lies outside the picture is black."""
@@ -103,9 +120,23 @@ class Canvas:
         if self._view is not None:
             self._view.flip()
         elif self._is_too_large:
-            self.replace(self._image.transpose(_LEFT_RIGHT))
+            self.replace(self._image.transpose(LEFT_RIGHT))
+        elif self._around is not None:
+            self._around = self._around._replace(is_mirrored=not self._around.is_mirrored)
         else:
             self.picture.flip_left_right()
+
+    def pad(self, left: int, top: int, right: int, bottom: int, fill: tuple[int, ...]) -> None:
+        """Pad with one colour, by no negative number of pixels.  A resize that follows does not need the whole."""
+        if not any(fill):
+            self.cut(-left, -top, self.width + left + right, self.height + top + bottom)
+            return
+        picture = self.picture
+        width, height = picture.width + left + right, picture.height + top + bottom
+        if max(width, height) <= LARGEST:
+            self._around = _Around(width, height, left, top, fill)
+        else:
+            picture.pad(left, top, right, bottom, "constant", fill)  # raises
 
     def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
         """Resize by the filter of Pillow's number, while decoding where that gives the same pixels."""
@@ -114,10 +145,29 @@ class Canvas:
                 f"a transform resizes the picture to {width} x {height} pixels. Each side needs at least 1. Change "
                 "the transform, or leave this picture out."
             )
-        if self._view is not None and max(width, height) <= LARGEST and self._view.can_be_resized(self._exact):
+        if max(width, height) > LARGEST or self._is_too_large:
+            self.replace(self.image().resize((width, height), resample))
+        elif self._view is not None and self._view.can_be_resized:
             self._view.resize(height, width, resample)
         else:
-            self.replace(self.image().resize((width, height), resample))
+            around = self._decode_inside() if self._view is not None else self._around
+            buffer = self.picture if around is None else self._buffer
+            canvas = None if around is None else around[:4]
+            fill, is_mirrored = (0, False) if around is None else around[4:]
+            buffer.resize(width, height, resample, goes_down_first(), None, canvas, fill, is_mirrored)
+            self._around = None
+
+    def _decode_inside(self) -> _Around | None:
+        """Decode what a view that was not resized shows of the picture; returns what lies around that."""
+        view = self._view
+        assert view is not None
+        left, top, width, height = view.inside
+        if view.size is not None or width < 1 or height < 1:
+            return None
+        around = _Around(view.width, view.height, left - view.window[0], top - view.window[1], (0,), view.is_flipped)
+        view.window, view.is_flipped = view.inside, False
+        self._start()
+        return around
 
     @property
     def _is_too_large(self) -> bool:
@@ -127,6 +177,19 @@ class Canvas:
     @property
     def picture(self) -> Any:
         """The pixels, to change in place: a shmloader.core.pixels.Picture."""
+        if self._buffer is None or self._view is not None or self._image is not None:
+            self._start()
+        elif self._around is not None:
+            width, height, left, top, fill, is_mirrored = self._around
+            right, bottom = width - left - self._buffer.width, height - top - self._buffer.height
+            self._buffer.pad(left, top, right, bottom, "constant", fill)
+            if is_mirrored:
+                self._buffer.flip_left_right()
+            self._around = None
+        return self._buffer
+
+    def _start(self) -> None:
+        """Put the pixels into the buffer."""
         if self._buffer is None:
             self._buffer = _idle.pop() if _idle else Pixels()
         if self._view is not None:
@@ -135,7 +198,6 @@ class Canvas:
         elif self._image is not None:
             self._buffer.load_image(self._image)
             self._image = None
-        return self._buffer
 
     def image(self) -> Any:
         """The pixels as a PIL image."""
@@ -158,7 +220,7 @@ class Canvas:
 
     def replace(self, image: Any) -> None:
         """Continue with another PIL image, of mode RGB or L."""
-        self._view, self._image = None, image
+        self._view, self._around, self._image = None, None, image
 
     def leave(self, other: Any, rest: Sequence[Callable[[Any], Any]]) -> None:
         """Continue with something that is no picture: what a transform returned, and the functions to call with it."""

@@ -35,6 +35,7 @@ __all__ = ["Picture", "counts", "decode"]
 
 Crop = tuple[int, int, int, int]
 
+LEFT_RIGHT = 0  # Pillow's number of the flip
 LARGEST = 65535  # pixels across or down of a result: the most that a JPEG file can have
 _ORIENTATION = 0x0112  # the EXIF tag
 _ASK_PILLOW = 0  # the orientation of a file in which only Pillow finds it: JPEG_ASK_PILLOW in header.h
@@ -194,7 +195,13 @@ class Picture:
         return self._decoder.read(source) if is_file else self._decoder.open(source)
 
     def read_part(
-        self, crop: Crop, pixels: Any, exact: bool, window: Crop | None = None, resample: int = BILINEAR
+        self,
+        crop: Crop,
+        pixels: Any,
+        exact: bool,
+        window: Crop | None = None,
+        resample: int = BILINEAR,
+        is_mirrored: bool = False,
     ) -> None:
         """Write a part, resized to the size of `pixels`.
 
@@ -205,14 +212,17 @@ class Picture:
             window: left, top, width and height: the part is resized to that width and height, and `pixels` shows the
                 section of the result that begins at left and top.
             resample: Pillow's number of the filter.
+            is_mirrored: whether left and right of the part are exchanged before it is resized.
         """
         if self._image is None:
-            if self._decode(pixels, crop, exact, window, resample):
+            if self._decode(pixels, crop, exact, window, resample, is_mirrored):
                 _counts["cached" if self._is_found else "decoded"] += 1
                 return
             self._open_by_pillow()
         left, top, width, height = crop
         image = self._image.crop((left, top, left + width, top + height))
+        if is_mirrored:
+            image = image.transpose(LEFT_RIGHT)
         across, down, wide, high = window or (0, 0, pixels.shape[2], pixels.shape[1])
         image = image.resize((wide, high), resample)
         if window is not None:
@@ -221,16 +231,24 @@ class Picture:
         _counts["pillow"] += 1
 
     def _decode(
-        self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None, resample: int
+        self,
+        pixels: np.ndarray[Any, Any],
+        crop: Crop,
+        exact: bool,
+        window: Crop | None,
+        resample: int,
+        is_mirrored: bool,
     ) -> bool:
         if self._cache is not None and not self._is_found:
             cache, self._cache = self._cache, None  # only the first of several parts is put there
             self._is_kept |= cache.keep(os.fsdecode(self._source), self._decoder)
         decoder, rows = self._decoder, self._rows if not self._is_kept else None
-        down_first = not exact or _goes_down_first()
+        down_first = not exact or goes_down_first()
+        decode = partial(
+            decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample, mirrored=is_mirrored
+        )
         if rows is None:
-            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, keep=self._is_kept)
-        decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
+            return decode(keep=self._is_kept)
         if self._marks is not None and decode(marks=self._marks):
             return True
         if not rows.takes_more:
@@ -309,7 +327,7 @@ def _name(source: Any) -> str:
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else f"a picture of {len(source)} bytes"
 
 
-def _goes_down_first() -> bool:
+def goes_down_first() -> bool:
     """Whether the installed Pillow resizes some pictures down before across: it does since version 13."""
     global _down_first
     if _down_first is None:

@@ -2,7 +2,7 @@
 
 cython_ext/jpeg/picture.c resizes (resize_across() and resize_down()), and Pillow resizes the pictures that are not
 decoded there.  A new filter, which is a new interpolation mode, is a function and a row of `kernels` in
-cython_ext/jpeg/weights.c, a number of weights.h, and a name and a number in `_NUMBERS` here.
+cython_ext/resize/weights.c, a number of weights.h, and a name and a number in `_NUMBERS` here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Decides which datasets can be fused, and leaves the others as they are (Unfused) or refuses them.
 
 recognise.py turns a list of transforms into a recipe, and reader.py makes samples by it.  The C code that decodes and
-resizes is in cython_ext/jpeg (picture.c, weights.c), and the operations on pixels are in cython_ext/pixels.
+resizes is in cython_ext/jpeg and cython_ext/resize, and the operations on pixels are in cython_ext/pixels.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from shmloader.images.operations import (
     Perspective,
     Posterize,
     Rotate,
+    ZoomOut,
 )
 from shmloader.images.random_numbers import PYTHON
 
@@ -125,6 +126,11 @@ def _grey(nest: Nest, transform: Any, version: int) -> Steps:
     return (Act("grayscale", (channels,)),)
 
 
+def _zoom_out(nest: Nest, transform: Any, version: int) -> Steps:
+    low, high = transform.side_range
+    return (Chance(float(transform.p), "below", (ZoomOut((low, high), fill_of(transform, version)),)),)
+
+
 def _perspective(nest: Nest, transform: Any, version: int) -> Steps:
     moved = _moved(lambda resample, fill: Perspective(transform, resample, fill), transform, version)
     return moved if isinstance(moved, str) else (Chance(float(transform.p), "below", moved),)
@@ -149,6 +155,7 @@ OPERATIONS: dict[str, Callable[[Nest, Any, int], Steps]] = {
     "RandomAutocontrast": lambda nest, transform, version: _random(transform, version, Act("autocontrast")),
     "RandomEqualize": lambda nest, transform, version: _random(transform, version, Act("equalize")),
     "RandomVerticalFlip": _vertical_flip,
+    "RandomZoomOut": _zoom_out,
     "RandomAffine": lambda nest, transform, version: _moved(
         lambda by, fill: Affine(transform, version, by, fill), transform, version
     ),

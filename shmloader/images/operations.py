@@ -37,6 +37,7 @@ __all__ = [
     "Perspective",
     "Posterize",
     "Rotate",
+    "ZoomOut",
     "affine_matrix",
     "colour",
     "posterize",
@@ -372,10 +373,30 @@ class Pad:
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         left, top, right, bottom = self.sides
         fill = colour(self.fill, canvas.channels) if self.mode == "constant" else None
-        if self.mode == "constant" and not any(fill or ()):  # what lies outside a view is black
+        if fill is not None and min(self.sides) >= 0:
+            canvas.pad(left, top, right, bottom, fill)
+        elif fill is not None and not any(fill):  # what lies outside a view is black
             canvas.cut(-left, -top, canvas.width + left + right, canvas.height + top + bottom)
         else:
             canvas.picture.pad(left, top, right, bottom, self.mode, fill)
+
+
+@dataclass(frozen=True)
+class ZoomOut:
+    """v2's RandomZoomOut, once its chance was drawn."""
+
+    sides: tuple[float, float]
+    fill: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        low, high = self.sides
+        ratio = low + torch.rand(1, dtype=draws.dtype, device="cpu") * (high - low)  # as torchvision rounds it
+        across, down = int(canvas.width * ratio) - canvas.width, int(canvas.height * ratio) - canvas.height
+        left, top = (
+            int(lacks * share)
+            for lacks, share in zip((across, down), torch.rand(2, dtype=draws.dtype, device="cpu"), strict=True)
+        )
+        Pad((left, top, across - left, down - top), "constant", self.fill).apply(canvas, draws)
 
 
 @dataclass(frozen=True)

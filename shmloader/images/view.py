@@ -1,5 +1,5 @@
 """The part of a picture that a sample shows, and its size: the sum of its crops, its flips and its resize.
-Decides which crop and resize the decoder can do: no second resize, and none after a flip if `exact`.
+Decides which crop and resize the decoder can do: no second resize, and none of more than the picture.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class View:
         self.size: tuple[int, int] | None = None  # height and width to which the crop is resized
         self.resample = BILINEAR  # the filter for that
         self.window: Crop = self.crop  # the visible part of the resized crop
-        self.is_flipped = False
+        self.is_mirrored = False  # the crop, before it is resized, which gives other roundings than afterwards
+        self.is_flipped = False  # the visible part
 
     @property
     def width(self) -> int:
@@ -47,16 +48,21 @@ class View:
     def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
         """Resize the view, by the filter of Pillow's number."""
         self.crop, self.size, self.window = self.window, (height, width), (0, 0, width, height)
+        self.is_mirrored, self.is_flipped = self.is_flipped, False
         self.resample = resample
 
-    def can_be_resized(self, exact: bool) -> bool:
-        """Whether the decoder can do a resize now: only the first one, and only within the picture.
+    @property
+    def can_be_resized(self) -> bool:
+        """Whether the decoder can do a resize now: only the first one, and only within the picture."""
+        return self.size is None and self.inside == self.window
 
-        A mirrored picture is resized with other roundings, so an exact view is not resized after a flip.
-        """
+    @property
+    def inside(self) -> Crop:
+        """The visible part without what lies outside the picture.  Its width or height may be 0, or less."""
         left, top, width, height = self.window
-        is_inside = left >= 0 and top >= 0 and left + width <= self.crop[2] and top + height <= self.crop[3]
-        return self.size is None and is_inside and not (exact and self.is_flipped)
+        all_high, all_wide = self.size or (self.crop[3], self.crop[2])
+        begin, above = max(left, 0), max(top, 0)
+        return begin, above, min(left + width, all_wide) - begin, min(top + height, all_high) - above
 
     def can_be_cut(self, left: int, top: int, width: int, height: int) -> bool:
         """Whether the pixels beyond the edges would be black, because no earlier crop has cut them away."""
@@ -86,17 +92,16 @@ class View:
         if self.is_flipped:
             pixels = pixels[:, :, ::-1]
         left, top, width, height = self.window
-        all_high, all_wide = self.size or (self.crop[3], self.crop[2])
-        begin, above, end, below = max(left, 0), max(top, 0), min(left + width, all_wide), min(top + height, all_high)
-        if (end - begin, below - above) != (width, height):
+        begin, above, wide, high = self.inside
+        if (wide, high) != (width, height):
             pixels[...] = 0
-            if end <= begin or below <= above:  # no pixel of the picture is visible, but a broken file must still raise
+            if wide < 1 or high < 1:  # no pixel of the picture is visible, but a broken file must still raise
                 picture.read_part((0, 0, 1, 1), np.empty((3, 1, 1), np.uint8), exact)
                 return
-            pixels = pixels[:, above - top : below - top, begin - left : end - left]
+            pixels = pixels[:, above - top : above - top + high, begin - left : begin - left + wide]
         if self.size is None:
-            picture.read_part((begin, above, end - begin, below - above), pixels, exact)
-        elif (end - begin, below - above) == (all_wide, all_high):
-            picture.read_part(self.crop, pixels, exact, resample=self.resample)
-        else:
-            picture.read_part(self.crop, pixels, exact, (begin, above, all_wide, all_high), self.resample)
+            picture.read_part((begin, above, wide, high), pixels, exact)
+            return
+        all_high, all_wide = self.size
+        window = None if (wide, high) == (all_wide, all_high) else (begin, above, all_wide, all_high)
+        picture.read_part(self.crop, pixels, exact, window, self.resample, self.is_mirrored)

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, _utils
 from torch.utils.data import dataloader as torchs
 
 import shmloader
-from shmloader.private import replaced
+from shmloader.checks import read_elsewhere
+from shmloader.private import of_torch, replaced
 
 __all__ = ["torch_is_whole"]
 pytestmark = pytest.mark.filterwarnings("ignore:patch_torch.. does not reach")
@@ -142,6 +143,9 @@ def test_the_variable_says_that_it_does_not_matter(monkeypatch: pytest.MonkeyPat
 
 def test_our_own_watch_is_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = torchs._MultiProcessingDataLoaderIter
+    read_elsewhere._readers.clear()  # what another test's loaders read keeps torch's class watched
+    read_elsewhere._watch_while_needed()
+    of_torch._unwatched.clear()  # a test that replaced __init__ has put back what was there before our watch
     with shmloader.patch_torch():
         assert kind.__init__.__code__.co_filename.endswith("shmloader/private/of_torch.py")
         assert shmloader.DataLoader([1], num_workers=1).rides_ring

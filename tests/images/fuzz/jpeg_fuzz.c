@@ -375,8 +375,9 @@ int main(int count, char **arguments)
         const jpeg_header *header = jpeg_opened(decoders[0]);
         if (said[0] == JPEG_OK && (long)header->width * header->height <= 1 << 20) {
             jpeg_request q = {.is_exact = below(3) > 0, .is_smooth = below(4) > 0, .may_go_down_first = below(2)};
-            q.filter = (jpeg_filter)below(JPEG_FILTERS);
+            q.filter = (resize_filter)below(RESIZE_FILTERS);
             q.is_kept = below(4) == 0;
+            q.is_mirrored = below(3) == 0;
             q.width = between(1, header->width), q.height = between(1, header->height);
             q.left = below(header->width - q.width + 1), q.top = below(header->height - q.height + 1);
             q.out_width = below(3) ? between(1, 70) : q.width, q.out_height = below(3) ? between(1, 70) : q.height;
@@ -396,7 +397,7 @@ int main(int count, char **arguments)
                 all = (jpeg_request){.width = width, .height = height, .out_width = width, .out_height = height};
                 all.is_smooth = q.is_smooth;
                 image full = lay_out(all);
-                q.all_width = q.all_height = 0;
+                q.all_width = q.all_height = q.is_mirrored = 0;
                 q.out_width = q.width, q.out_height = q.height;
                 image part = lay_out(q);
                 if (jpeg_decode(decoders[0], &full.request) || jpeg_decode(decoders[0], &part.request))

@@ -20,7 +20,7 @@ size_t __sanitizer_get_current_allocated_bytes(void); /* its header is not insta
 #define ALLOCATED() ((size_t)0)
 #endif
 
-enum { LARGEST = 90, CANARY = 64, PATHS = 2, OPERATIONS = 24 };
+enum { LARGEST = 90, CANARY = 64, PATHS = 2, OPERATIONS = 26 };
 
 static uint64_t state;
 
@@ -141,7 +141,7 @@ static float any_factor(void) { return (float)(below(3) ? fraction(-1, 3) : any_
 
 typedef struct {
     float factor, second;
-    int numbers[6];
+    int numbers[6], more[8];
     double matrix[8];
     uint8_t tables[3][256];
     uint32_t colour;
@@ -156,6 +156,7 @@ static parameters draw(int operation)
     p.colour = any();
     int width = pictures[0]->width, height = pictures[0]->height;
     for (int k = 0; k < 6; k++) p.numbers[k] = length();
+    for (int k = 0; k < 8; k++) p.more[k] = below(1 << 16);
     for (int k = 0; k < 8; k++) p.matrix[k] = any_number(-2, 2);
     if (below(2)) p.matrix[2] = any_number(-width, width), p.matrix[5] = any_number(-height, height);
     if (below(3) == 0) p.matrix[1] = p.matrix[3] = 0;
@@ -167,6 +168,26 @@ static parameters draw(int operation)
         for (int k = 0; k < 9; k++) p.weights[side][k] = (float)fraction(0, .3);
     if (operation == 12) p.factor = (float)fraction(0, below(9) ? 9 : 5000), p.second = (float)fraction(0, 4);
     return p;
+}
+
+/* A resize of a canvas of up to twice the picture, to a part of the result. */
+static int resize(pixels_picture *picture, const int *n, const int *more, uint32_t colour)
+{
+    int across = more[0] % 2 ? more[0] % (picture->width + 1) : 0, down = more[1] % 2 ? more[1] % (picture->height + 1) : 0;
+    int shrinks = more[6] % 8 ? 1 : 9, wide = 1 + n[0] / shrinks, high = 1 + n[1] / shrinks;
+    resize_request q = {
+        .canvas_width = picture->width + across, .canvas_height = picture->height + down,
+        .left = more[2] % (across + 1), .top = more[3] % (down + 1),
+        .fill = {(uint8_t)colour, (uint8_t)(colour >> 8), (uint8_t)(colour >> 16)},
+        .all_width = wide, .all_height = high,
+        .filter = (resize_filter)(more[4] % RESIZE_FILTERS), .may_go_down_first = more[5] % 2,
+        .is_mirrored = more[5] / 2 % 2, .is_flipped = more[5] / 4 % 2,
+    };
+    int is_whole = more[5] / 8 % 2;
+    q.out_left = is_whole ? 0 : n[2] % wide, q.out_top = is_whole ? 0 : n[3] % high;
+    q.out_width = is_whole ? wide : 1 + n[4] % (wide - q.out_left);
+    q.out_height = is_whole ? high : 1 + n[5] % (high - q.out_top);
+    return pixels_resize(picture, q);
 }
 
 static int apply(int operation, pixels_picture *picture, pixels_picture *other, const parameters *p)
@@ -198,6 +219,8 @@ static int apply(int operation, pixels_picture *picture, pixels_picture *other, 
     case 20: return pixels_frame(picture, n[2] - n[3], n[4] - n[5], n[0], n[1], n[3] % 4, p->colour);
     case 21: return n[0] % 2 ? pixels_flip_left_right(picture) : pixels_flip_top_bottom(picture);
     case 22: return pixels_turn_quarters(picture, n[0] % 4);
+    case 23:
+    case 24: return resize(picture, n, p->more, p->colour);
     default: {
         int left = n[0] % width, top = n[1] % height;
         pixels_fill_box(picture, left, top, n[2] % (width - left + 1), n[3] % (height - top + 1), p->colour);

@@ -16,44 +16,55 @@ enum {
 
 /* As Pillow numbers them. */
 typedef enum {
-    JPEG_NEAREST, JPEG_LANCZOS, JPEG_BILINEAR, JPEG_BICUBIC, JPEG_BOX, JPEG_HAMMING, JPEG_FILTERS
-} jpeg_filter;
+    RESIZE_NEAREST, RESIZE_LANCZOS, RESIZE_BILINEAR, RESIZE_BICUBIC, RESIZE_BOX, RESIZE_HAMMING, RESIZE_FILTERS
+} resize_filter;
 
 /* The weights of two lines, by which a vector multiplies pairs of samples. */
 typedef struct {
     int16_t high[2], low[2]; /* a weight of 22 bits is high << BLEND_LOW | low; a fast one is in `high` alone */
-} jpeg_weight;
+} resize_weight;
 
 /* For each line of the result: the first line that it is made of, the number of lines, and where in `weights` their
  * pairs begin.  With an odd number, the last pair's second weight is 0 and has no line. */
 typedef struct {
     int first, taps;
     size_t weights;
-} jpeg_blend;
+} resize_blend;
 
 typedef struct {
     int count;              /* lines of the result */
     int first, lines;       /* exact weights: the first of the picture's lines that they need, and how many */
     int most;               /* the largest number of taps, made even */
-    jpeg_blend *blends;
-    jpeg_weight *weights;
+    resize_blend *blends;
+    resize_weight *weights;
     double *sums;           /* scratch memory while they are made */
     size_t blends_room, weights_room, sums_room;
     int key[8];             /* the arguments for which they were made; the same are not made again */
-} jpeg_weights;
+} resize_weights;
 
 /* Weights for resizing `in` lines to `out` lines as Pillow does; `count` lines from `begin` on are wanted.  0: no
  * memory. */
-int jpeg_weights_exact(jpeg_weights *weights, jpeg_filter kind, int in, int out, int begin, int count);
+int resize_weights_exact(resize_weights *weights, resize_filter kind, int in, int out, int begin, int count);
 
 /* The same weights for one multiplication, for luma and for chroma, which have one filter.  The picture's lines begin
  * at the pixel `start`.  Chroma has one sample for `ratio` (1 to 4) pixels, numbered 0 to `samples` - 1.  With
  * `is_smooth` and a ratio of 2, chroma's weights include the upsampling of Pillow's decoder (upsample.h).  Not for
- * JPEG_NEAREST, which sums nothing. */
-int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind, int in, int out, int start, int ratio,
+ * RESIZE_NEAREST, which sums nothing. */
+int resize_weights_fast(resize_weights *luma, resize_weights *chroma, resize_filter kind, int in, int out, int start, int ratio,
                       int samples, int is_smooth);
 
-void jpeg_weights_free(jpeg_weights *weights);
+void resize_weights_free(resize_weights *weights);
+
+/* Whether the height is resized before the width.  The order matters, because the values in between are bytes.  Pillow
+ * begins with the width; since version 13 it begins with the height if that shrinks more than twice as much (found by
+ * testing). */
+static inline int resize_goes_down_first(int width, int height, int to_width, int to_height)
+{
+    int lower = height - to_height, narrower = width - to_width;
+    return lower > 0 && narrower && lower > 2 * narrower;
+}
+
+static inline uint8_t saturate8(int32_t v) { return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v); }
 
 /* This line, or the nearest of the lines 0 to `end` - 1. */
 static inline int clamp(int line, int end) { return line < 0 ? 0 : line >= end ? end - 1 : line; }

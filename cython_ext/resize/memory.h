@@ -1,6 +1,7 @@
 /* Buffers that only grow: one that is too small is replaced by one with a quarter more room than is needed. */
 #pragma once
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,4 +20,21 @@ static inline int make_room(void **buffer, size_t *room, size_t bytes)
     *room = *buffer ? bytes : 0;
     if (*buffer) memset(*buffer, 0, bytes);
     return *buffer != NULL;
+}
+
+/* A distance between lines that are written one below the other.  If it were a multiple of many cache lines, they would
+ * all fall into the same few sets of the cache. */
+static inline size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
+
+/* Deals out a buffer; with `base` NULL it only counts. */
+typedef struct {
+    uint8_t *base;
+    size_t used;
+} dealer;
+
+static inline void *deal(dealer *from, size_t bytes)
+{
+    void *to = from->base ? from->base + from->used : NULL;
+    from->used += up(bytes, ALIGN);
+    return to;
 }

@@ -49,9 +49,9 @@ static double lanczos(double distance)
 static const struct {
     double (*weight)(double distance);
     double reach;
-} kernels[JPEG_FILTERS] = {
-    [JPEG_LANCZOS] = {lanczos, 3}, [JPEG_BILINEAR] = {triangle, 1}, [JPEG_BICUBIC] = {cubic, 2},
-    [JPEG_BOX] = {box, 0.5},       [JPEG_HAMMING] = {hamming, 1},
+} kernels[RESIZE_FILTERS] = {
+    [RESIZE_LANCZOS] = {lanczos, 3}, [RESIZE_BILINEAR] = {triangle, 1}, [RESIZE_BICUBIC] = {cubic, 2},
+    [RESIZE_BOX] = {box, 0.5},       [RESIZE_HAMMING] = {hamming, 1},
 };
 
 /* The position of a result line among the lines of the picture. */
@@ -60,7 +60,7 @@ typedef struct {
     double scale, stretch, reach;
 } filter;
 
-static filter filter_of(jpeg_filter kind, int in, int out)
+static filter filter_of(resize_filter kind, int in, int out)
 {
     double scale = (double)in / out, stretch = scale < 1 ? 1 : scale;
     return (filter){kernels[kind].weight, scale, stretch, kernels[kind].reach * stretch};
@@ -83,7 +83,7 @@ static int weigh(const filter *f, int line, int in, int *first, double *weights,
 }
 
 /* 0: no memory; 1: there is room for all; 2: they were made for these arguments already. */
-static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
+static int prepare(resize_weights *w, int out, size_t taps, const int key[8])
 {
     if (!memcmp(w->key, key, sizeof w->key)) return 2;
     memset(w->key, 0, sizeof w->key);
@@ -96,32 +96,32 @@ static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
 
 /* A result line's integer weights.  Weights of 0 at both ends are left out, unless the filter crosses 0.  Then a line
  * could begin after the next line's first one.  Columns are made in order, so that one would be missing. */
-static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low,
+static size_t append(resize_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low,
                      int is_positive)
 {
     while (is_positive && taps > 1 && !weights[taps - 1]) taps--;
     while (is_positive && taps > 1 && !*weights) weights++, first++, taps--;
     for (int k = 0; k < taps; k += 2) {
         int32_t pair[2] = {weights[k], k + 1 < taps ? weights[k + 1] : 0};
-        jpeg_weight *to = &w->weights[at + (size_t)k / 2];
+        resize_weight *to = &w->weights[at + (size_t)k / 2];
         for (int side = 0; side < 2; side++) {
             to->high[side] = (int16_t)(pair[side] >> low);
             to->low[side] = (int16_t)(pair[side] & ((1 << low) - 1));
         }
     }
-    w->blends[line] = (jpeg_blend){first, taps, at};
+    w->blends[line] = (resize_blend){first, taps, at};
     taps += taps & 1;
     if (taps > w->most) w->most = taps;
     return at + (size_t)taps / 2;
 }
 
-static int is_positive(jpeg_filter kind) { return kind != JPEG_BICUBIC && kind != JPEG_LANCZOS; }
+static int is_positive(resize_filter kind) { return kind != RESIZE_BICUBIC && kind != RESIZE_LANCZOS; }
 
 static int32_t rounded(double weight) { return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5); }
 
-int jpeg_weights_exact(jpeg_weights *w, jpeg_filter kind, int in, int out, int begin, int count)
+int resize_weights_exact(resize_weights *w, resize_filter kind, int in, int out, int begin, int count)
 {
-    if (in == out) kind = JPEG_NEAREST; /* each line is itself, without weights of 0 beside it */
+    if (in == out) kind = RESIZE_NEAREST; /* each line is itself, without weights of 0 beside it */
     filter f = filter_of(kind, in, out);
     size_t most = 2 * (size_t)ceil(f.reach) + 1, at = 0;
     int key[8] = {1, in, out, begin, count, kind}, is_ready = prepare(w, count, most, key);
@@ -134,10 +134,10 @@ int jpeg_weights_exact(jpeg_weights *w, jpeg_filter kind, int in, int out, int b
         double total = 1;
         int first = nearest < in ? (int)nearest : in - 1, taps = 1;
         *w->sums = 1;
-        if (kind != JPEG_NEAREST) taps = weigh(&f, begin + line, in, &first, w->sums, &total);
+        if (kind != RESIZE_NEAREST) taps = weigh(&f, begin + line, in, &first, w->sums, &total);
         for (int k = 0; k < taps; k++) integers[k] = rounded(w->sums[k] / total * (1 << BLEND_BITS));
         at = append(w, line, at, first, taps, integers, BLEND_LOW, is_positive(kind));
-        const jpeg_blend *b = &w->blends[line];
+        const resize_blend *b = &w->blends[line];
         if (b->first < above) above = b->first;
         if (b->first + b->taps > below) below = b->first + b->taps;
     }
@@ -190,7 +190,7 @@ static int of_samples(const double *weights, int taps, int pixel, int ratio, int
     return count;
 }
 
-int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind, int in, int out, int start, int ratio,
+int resize_weights_fast(resize_weights *luma, resize_weights *chroma, resize_filter kind, int in, int out, int start, int ratio,
                       int samples, int is_smooth)
 {
     filter f = filter_of(kind, in, out);
@@ -214,7 +214,7 @@ int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind
     return 1;
 }
 
-void jpeg_weights_free(jpeg_weights *w)
+void resize_weights_free(resize_weights *w)
 {
     free(w->blends);
     free(w->weights);

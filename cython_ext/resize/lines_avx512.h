@@ -1,8 +1,6 @@
-/* blend.h with AVX-512: as blend_avx2.h, with 64 samples at a time, and the sum in the same instruction. */
+/* Weighted sums as lines_avx2.h, with 64 samples at a time, and the sum in the same instruction. */
 #pragma once
-#include <string.h>
-
-#include "blend.h"
+#include "lines_avx2.h"
 
 ALWAYS_INLINE __m512i broadcast_wide(const int16_t pair[2])
 {
@@ -24,7 +22,7 @@ ALWAYS_INLINE void pair_up_wide(const uint8_t *first, const uint8_t *second, __m
 }
 
 /* If `taps` is small, it is a constant, so that the compiler unrolls the loop. */
-ALWAYS_INLINE void blend_exact_wide(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to,
+ALWAYS_INLINE void blend_exact_wide(const uint8_t *const *lines, const resize_weight *weights, int taps, uint8_t *to,
                                     int n)
 {
     for (int k = 0; k < n; k += 64) {
@@ -35,7 +33,7 @@ ALWAYS_INLINE void blend_exact_wide(const uint8_t *const *lines, const jpeg_weig
             low[part] = _mm512_set1_epi32(1 << (BLEND_BITS - 1));
         }
         for (int tap = 0; tap < taps; tap += 2) {
-            const jpeg_weight *w = &weights[tap / 2];
+            const resize_weight *w = &weights[tap / 2];
             pair_up_wide(lines[tap] + k, lines[tap + 1] + k, mask, pairs);
             for (int part = 0; part < 4; part++) {
                 high[part] = _mm512_dpwssd_epi32(high[part], pairs[part], broadcast_wide(w->high));
@@ -49,7 +47,7 @@ ALWAYS_INLINE void blend_exact_wide(const uint8_t *const *lines, const jpeg_weig
     }
 }
 
-static void blend_avx512(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n)
+static void blend_avx512(const uint8_t *const *lines, const resize_weight *weights, int taps, uint8_t *to, int n)
 {
     switch (taps) {
     case 2: blend_exact_wide(lines, weights, 2, to, n); break;
