@@ -186,19 +186,6 @@ def test_several_workers_and_epochs(options: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------- Kept
 
 
-def test_what_is_met_again_is_known_by_its_hash() -> None:
-    kept = Kept(Account(100))
-    assert [kept.meets(key) for key in ("a", "b", "a", 1 << 70, 1 << 70, "b")] == [
-        False,
-        False,
-        True,
-        False,
-        True,
-        True,
-    ]
-    assert not kept.meets(3) and not kept.meets(3 + 2048) and not kept.meets(3), "the last one displaced it"
-
-
 def test_all_is_dropped_where_it_would_be_more() -> None:
     account = Account(100)
     one, other, apart = Kept(account), Kept(account), Kept(Account(100))

@@ -232,21 +232,6 @@ def test_reducers_of_torchs_own_classes_do_not_count() -> None:
     assert [type(part) for part in beside] == [torch.Tensor] * 2 and len(pickled) < 1000
 
 
-def test_methods_go_as_multiprocessing_sends_them() -> None:
-    got = objects.load(objects.dump_whole([Mine("m").__repr__, "ab".upper]), ())
-    assert got[1]() == "AB" and "Mine" in got[0]()
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_read_only_arrays(beside: bool) -> None:
-    array = numpy.arange(4.0)
-    array.setflags(write=False)
-    got, buffers = objects.dump([array]) if beside else (objects.dump_whole([array]), [])
-    loaded = objects.load(got, [bytearray(part.raw()) for part in buffers])[0]
-    assert loaded.tolist() == array.tolist()
-    assert loaded.flags.writeable == (pickle.DEFAULT_PROTOCOL < 5 or beside)
-
-
 def test_storages_and_tensors_inside_a_pickle() -> None:
     made = [
         torch.arange(3.0),

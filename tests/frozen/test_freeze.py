@@ -223,12 +223,6 @@ def test_a_change_is_refused_with_the_remedy(change: Any, error: type, words: st
     assert not hasattr(column, "append")
 
 
-def test_adding_in_place_gives_a_list() -> None:
-    column = copy = frozen([1, 2])
-    column += [3]
-    assert column == [1, 2, 3] and type(column) is list and copy == [1, 2]
-
-
 def test_a_change_of_a_dict_is_refused() -> None:
     made = frozen({1: 2})
     with pytest.raises(TypeError, match="key 1 cannot be assigned: the dict is frozen"):
@@ -302,20 +296,6 @@ def test_a_copy_has_all_of_it(copied: Any) -> None:
     assert classes(dataset[99][:3]) == classes(Boxes()[99][:3])
 
 
-def test_torch_saves_it(tmp_path: Any) -> None:
-    torch.save(shmloader.freeze(Boxes()), tmp_path / "dataset.pt")
-    assert torch.load(tmp_path / "dataset.pt", weights_only=False)[5][0] == "5.JPG"
-
-
-def test_arrays_that_share_memory_go_on_sharing_it() -> None:
-    whole = numpy.zeros(10_000)
-    dataset = Holder(whole=whole, view=whole[:5000], tensor=torch.from_numpy(whole), other=numpy.zeros(5000))
-    shmloader.freeze(dataset)
-    dataset.whole[7] = 1
-    assert dataset.view[7] == 1 and dataset.tensor[7] == 1
-    assert dataset.whole is whole and shmloader.frozen.plan.is_frozen(dataset.other)
-
-
 def test_a_view_of_what_others_hold_stays_a_view() -> None:
     others = numpy.zeros((100, 100))
     dataset = shmloader.freeze(Holder(rows=others[:]))
@@ -366,11 +346,3 @@ def test_explain_lists_what_is_frozen_and_what_is_not() -> None:
         "left as it is: view, ndarray of shape (100, 100), because of an array that is strided",
         "frozen in all: 740 bytes",
     ]
-
-
-def test_parts_of_one_array_that_lie_apart_stay_parts_of_it() -> None:
-    whole = numpy.zeros(20_000)
-    dataset = Holder(whole=whole, first=whole[:1000], last=whole[-1000:])
-    shmloader.freeze(dataset)
-    dataset.whole[-1] = dataset.whole[0] = 3
-    assert dataset.first[0] == dataset.last[-1] == 3

@@ -118,16 +118,6 @@ def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], le
         assert (state["epoch"], state["batches"]) == ((0, BATCHES - left) if left else (1, 0))
 
 
-def test_closed_within_the_loop() -> None:
-    made = loader()
-    for batch in (batches := iter(made)):
-        assert len(batch["i"]) == BATCH
-        batches.close()
-    assert made.state_dict()["batches"] == 1
-    made.load_state_dict(made.state_dict())
-    assert len(iterate(made)) == BATCHES - 1
-
-
 # ------------------------------------------------------------------------------------- a batch in hand, and a failure
 
 
@@ -254,6 +244,7 @@ BATCHED: list[dict[str, Any]] = [
     {"persistent_workers": True},
     {"device": "cpu", "on_device": lambda batch: batch},
     {"sample_seeds": True},
+    {"group_by": lambda index: 0},
 ]
 
 

@@ -31,10 +31,8 @@ class Stream(IterableDataset[Any]):
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"shuffle": True},
     {"shuffle": True, "persistent_workers": True},
     {"dataset": Stream()},
-    {"dataset": Stream(), "persistent_workers": True},
 ]
 
 
@@ -198,24 +196,6 @@ def test_iter_that_is_broken_off_keeps_the_place_that_was_loaded(
         assert made.state_dict() == state
         assert [batch.tolist() for batch in made] == BATCHES[1:]
         assert [batch.tolist() for batch in made] == BATCHES
-
-
-def test_iter_that_is_broken_off_keeps_the_place_that_its_handler_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    with shmloader.DataLoader(torch.arange(6), batch_size=2) as loader:
-        batches = iter(loader)
-        states = [loader.state_dict() for _ in range(2) if next(batches) is not None]
-
-        def begin(self: Place, *given: Any) -> None:
-            monkeypatch.undo()
-            loader.load_state_dict(states[1])
-            raise KeyboardInterrupt
-
-        loader.load_state_dict(states[0])
-        monkeypatch.setattr(Place, "begin", begin)
-        with pytest.raises(KeyboardInterrupt):
-            iter(loader)
-        assert loader.state_dict() == states[1]
-        assert [batch.tolist() for batch in loader] == BATCHES[2:]
 
 
 @pytest.mark.parametrize("part", ["TrainerSide", "workers_of", "Steps"])

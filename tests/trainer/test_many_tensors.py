@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pathlib
 from typing import Any
 
 import pytest
@@ -65,24 +64,6 @@ def test_a_worker_that_takes_anothers_place_opens_them_too() -> None:
         got += first(iterator)
     assert got == list(range(MANY))
     dataset.close()
-
-
-def test_a_descriptor_is_opened_as_it_was(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "read"
-    file.write_text("what a worker reads")
-    here, away = os.pipe()
-    reads, shared = os.open(file, os.O_RDONLY), os.memfd_create("test")
-    named, given = by_path([here, reads, away, shared])
-    places = Descriptors(os.getpid(), 1, named, [-1, *given])
-    assert given == [here, away] and [places[k] for k in (0, 1, 3)] == [-1, here, away]
-    again, writes = places[2], places[4]
-    assert os.read(again, 100) == b"what a worker reads"
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.write(again, b"it was not open to be written")
-    os.write(writes, b"shared")
-    assert os.pread(shared, 100, 0) == b"shared"
-    for fd in (here, reads, away, shared, again, writes):
-        os.close(fd)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

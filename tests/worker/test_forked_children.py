@@ -22,7 +22,6 @@ from shmloader.private import of_torch
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
 LENGTH, BATCH = 24, 4
-WRONG = -1.0  # what only a forked child collates
 
 
 def sample(index: int) -> dict[str, torch.Tensor]:
@@ -131,10 +130,6 @@ def test_that_comes_out_with_options(monkeypatch: pytest.MonkeyPatch, options: s
 class Late:
     """A collate function whose child collates once its parent has done so, at the same place of the slot."""
 
-    def __init__(self, late: bool) -> None:
-        self.outlives = late
-        self.children: list[int] = []
-
     def __call__(self, samples: list[Any]) -> Any:
         first = default_collate([part["x"] for part in samples])
         go_on, done = os.pipe(), os.pipe()
@@ -158,7 +153,7 @@ class Late:
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_that_collates_beside_its_parent(start: str) -> None:
-    assert_undisturbed([sample(k) for k in range(LENGTH)], collate_fn=Late(False), multiprocessing_context=start)
+    assert_undisturbed([sample(k) for k in range(LENGTH)], collate_fn=Late(), multiprocessing_context=start)
 
 
 SAYS = """
