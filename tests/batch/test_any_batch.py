@@ -243,27 +243,6 @@ def test_a_tensor_without_memory_raises_in_its_place(make: Any) -> None:
     assert after == [1]
 
 
-def vast() -> torch.Tensor:
-    """Two of these are 2 ** 64 bytes, which is no number of 64 bits."""
-    return torch.zeros(1, dtype=torch.float64).expand(1 << 60)
-
-
-@pytest.mark.parametrize("items", [2, 3])
-def test_more_elements_than_there_can_be_memory(items: int) -> None:
-    """A tensor that was expanded has none for them; a worker that computed with their product died."""
-    options = {"batch_size": items, "collate_fn": None}
-    theirs, ours = (deliver(kind, [vast] * items + [lambda: torch.ones(1)] * items, **options) for kind in BOTH)
-    assert isinstance(ours[0], Raised) and ours[0].kind is theirs[0].kind
-    assert_same(ours[1], theirs[1])
-    makers = [vast, lambda: {"x": vast()}, lambda: [1], lambda: torch._neg_view(vast())]
-    single = deliver(shmloader.DataLoader, makers)
-    assert single[0].shape == single[1]["x"].shape == (1 << 60,) and single[0][1 << 59] == 0 and single[2] == [1]
-    assert single[3].kind is MemoryError and "Use a smaller batch_size" in single[3].text
-    chunks = deliver(shmloader.DataLoader, [vast] * items + [lambda: torch.ones(1)] * items, chunk_size=1, **options)
-    assert isinstance(chunks[0], Raised) and "exited" not in chunks[0].text
-    assert_same(chunks[1], theirs[1])
-
-
 def test_quantised_tensors() -> None:
     makers = [  # torch delivers them without their scales
         lambda: torch.quantize_per_tensor(

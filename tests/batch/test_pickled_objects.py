@@ -204,26 +204,6 @@ def test_a_reducer_that_is_registered_later_counts(name: str, how: str) -> None:
 
 
 @pytest.mark.usefixtures("registries")
-def test_multiprocessings_reducer_comes_before_copyregs() -> None:
-    copyreg.pickle(Mine, by_number(1))
-    ForkingPickler.register(Mine, by_number(2))
-    assert objects.load(objects.dump_whole(Mine()), ())[0] == 2
-
-
-class Late:
-    """Registers a reducer while it is pickled, as a module does that is imported then."""
-
-    def __reduce__(self) -> Any:
-        copyreg.pickle(Mine, by_number(7))
-        return Late, ()
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_reducer_that_is_registered_meanwhile_counts() -> None:
-    assert objects.load(objects.dump_whole([Late(), Mine()]), ())[1] == (7, "Mine")
-
-
-@pytest.mark.usefixtures("registries")
 def test_reducers_of_torchs_own_classes_do_not_count() -> None:
     """torch has registered its own: those open a descriptor for each tensor."""
     assert torch.Tensor in ForkingPickler._extra_reducers

@@ -206,28 +206,6 @@ def test_saved_where_the_sampler_raised(options: dict[str, Any]) -> None:
         assert [*got, len(got), *iterate(made)] == list(range(40))
 
 
-class Broken:
-    """Raises whenever it is asked, from its third index on."""
-
-    k = -1
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> int:
-        self.k += 1
-        if self.k > 2:
-            raise ArithmeticError("in the sampler")
-        return self.k
-
-
-def test_a_sampler_that_raises_for_ever_comes_to_an_end() -> None:
-    with loader(dataset=range(40), batch_size=None, sampler=Broken(), num_workers=1) as made:
-        ours = iterate(made)
-        assert made.state_dict()["epoch"] == 1
-    assert_same(ours, iterate(DataLoader(range(40), None, sampler=Broken(), num_workers=1)))
-
-
 class Sealed(int):
     """An index that cannot be pickled."""
 

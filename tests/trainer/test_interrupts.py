@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
@@ -14,13 +13,13 @@ from typing import Any
 
 import pytest
 from at_line import AtLine
-from conftest import Augmented, children
+from conftest import Augmented
 from interrupts import left_since, present
 from scripts import run_script
 
 import shmloader
 from shmloader.system import signals
-from shmloader.trainer import watch, worker_set
+from shmloader.trainer import worker_set
 
 # ---------------------------------------------------------------------------------------------------- random moments
 
@@ -177,26 +176,6 @@ def test_ctrl_c_while_the_dataset_is_pickled(start: str, ctrl_c: None) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what else may fail
-
-
-def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    iterator = begin()
-    workers, threads = list(iterator._workers), iterator._worker_set._watch.thread
-
-    def fail(self: watch.Watch) -> None:
-        raise OSError("no luck")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watch.Watch, "stop", fail)
-        with pytest.raises(OSError, match="no luck"):
-            iterator.close()
-    assert not any(worker.is_alive() for worker in workers)
-    assert not children() & {worker.pid for worker in workers}
-    assert threads.is_alive()
-    iterator.close()
-    assert not threads.is_alive()
-    gc.collect()
-    begin_to_end()  # torch knows nothing of the former workers
 
 
 class Undead:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, descriptors, iterate
+from conftest import assert_same, iterate
 from scripts import run_script
 
 import shmloader
-from shmloader.system.opened_by_path import Descriptors, by_path
 
 MANY = 400  # multiprocessing's fork server refuses as many
 
@@ -64,25 +62,6 @@ def test_a_worker_that_takes_anothers_place_opens_them_too() -> None:
         got += first(iterator)
     assert got == list(range(MANY))
     dataset.close()
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_tensor_that_is_gone_before_its_worker_opens_it(replaced: bool) -> None:
-    fd = os.memfd_create("test")
-    named, given = by_path([fd])
-    if replaced:
-        other = os.memfd_create("test")
-        os.dup2(other, fd)
-        os.close(other)
-    else:
-        os.close(fd)
-    before = descriptors()
-    why = "that descriptor's number belongs to another file now" if replaced else "No such file or directory"
-    with pytest.raises((OSError, ValueError), match=f"cannot open a tensor of the dataset, .*: {why}.*as one tensor"):
-        Descriptors(os.getpid(), 0, named, given)[0]
-    assert descriptors() == before
-    if replaced:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])

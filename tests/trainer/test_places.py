@@ -311,26 +311,6 @@ def test_a_resume_in_mid_epoch(given: int) -> None:
     assert_same(got, whole)
 
 
-def test_an_interrupt_in_a_place_loses_no_batch() -> None:
-    interrupts = iter([False] * 45 + [True])
-
-    def place(index: int) -> int:
-        if next(interrupts, False):
-            raise KeyboardInterrupt
-        return index % 5
-
-    with shmloader.DataLoader(Items(list(range(80))), 5, num_workers=2, group_by=place) as loader:
-        iterator, got, interrupted = iter(loader), [], 0
-        while True:
-            try:
-                got.append(next(iterator).tolist())
-            except KeyboardInterrupt:
-                interrupted += 1
-            except StopIteration:
-                break
-    assert interrupted == 1 and got == [list(range(k, k + 5)) for k in range(0, 80, 5)]
-
-
 class Bad(Placed):
     def __getitem__(self, index: int) -> Any:
         if index % 11 == 4:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import pathlib
@@ -22,7 +21,6 @@ from torch.utils.data import IterableDataset, default_collate
 import shmloader
 from shmloader.system.call_stacks import StackMemory
 from shmloader.trainer import worker_set
-from shmloader.trainer.watch import Watch
 
 KILLED = "is killed by signal: Killed."
 
@@ -296,28 +294,6 @@ def test_a_batch_that_comes_while_its_timeout_is_looked_into(death: str, monkeyp
     options: Any = {"num_workers": 1, "multiprocessing_context": "fork", "on_worker_death": death}
     iterator = iter(shmloader.DataLoader(Waits(4), timeout=0.5, **options))
     assert torch.cat(list(iterator)).tolist() == [iterator._workers[0].pid] * 4
-
-
-def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
-    """Otherwise the next death would not be noticed."""
-    options = {"batch_size": 4, "num_workers": 2}
-    loader = shmloader.DataLoader(deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
-    seed_all()
-    begin, failures = Watch.__init__, [OSError(errno.EMFILE, "too many")]
-
-    def fail(self: Watch, *arguments: Any) -> None:
-        if failures:
-            raise failures.pop()
-        begin(self, *arguments)
-
-    iterator, got = iter(loader), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Watch, "__init__", fail)
-        with pytest.raises(OSError, match="too many open files"):
-            while True:
-                got.append(next(iterator))
-        got += list(iterator)
-    assert_same(got, undisturbed(**options)[0])
 
 
 def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:

@@ -137,33 +137,6 @@ def test_the_trainer_ends(how: str) -> None:
         )
 
 
-LATE = (
-    DATASET
-    + """
-import select
-from shmloader.trainer import watch
-class Late:
-    def __init__(self, what): self.what, self.error, self.say = what, RuntimeError, sys.stderr.write
-    def __del__(self):
-        try:
-            for _ in range(99): self.what()
-        except self.error as error: self.say(str(error))
-if SILENT:  # not a function of this module: the thread would keep the module's names
-    watch._watch = eval("lambda deaths, bye, *_: select.select([bye], [], [])", {"select": select})
-it = iter(shmloader.DataLoader(Numbers(), num_workers=2, on_worker_death="MODE"))
-next(it)
-late = Late(it.__next__)
-"""
-)
-
-
-@pytest.mark.parametrize(("mode", "silent"), [("raise", False), ("respawn", True)])
-def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) -> None:
-    """No thread can start now, and the one that watches the workers may have had no time to report."""
-    ran = run_script(LATE.replace("MODE", mode).replace("SILENT", str(silent)), seconds=25)
-    assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
-
-
 IN_A_DAEMON = """
 class Slow(Numbers):
     def __getitem__(self, k):
@@ -299,30 +272,6 @@ if __name__ == "__main__":
     assert ran.out == "stopped\n" and ran.status == 0, ran.err
 
 
-def test_a_forked_trainer_ends_with_workers_that_were_stopped() -> None:
-    """Multiprocessing runs no finalizer in it that was there before the fork."""
-    ran = run_script(
-        DATASET
-        + """
-import multiprocessing
-def train():
-    global it
-    it = iter(shmloader.DataLoader(Numbers(), num_workers=1))
-    next(it)
-def train_and_stop():
-    train()
-    os.kill(it._workers[0].pid, signal.SIGSTOP)
-train()  # so that the child has a worker set that is not its own
-child = multiprocessing.get_context("fork").Process(target=train_and_stop)
-child.start()
-child.join()
-print(child.exitcode, next(it).shape[1])
-""",
-        seconds=60,
-    )
-    assert ran.out == "0 1000\n" and ran.status == 0, ran.err
-
-
 @pytest.mark.parametrize("start", ["fork", "forkserver"])
 def test_the_trainers_last_signal_is_not_taken_for_the_schedulers(start: str, tmp_path: Path) -> None:
     """Of two SIGTERMs that a worker has not seen, the kernel keeps the first.  This one sees none while it spawns."""
@@ -435,46 +384,6 @@ def test_an_iterator_that_is_collected_in_the_thread_that_watches_its_workers(mo
     finally:
         gc.enable()
     assert not errors
-
-
-def test_a_forked_child_ends_nobody() -> None:
-    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2))
-    batch = next(iterator)
-    child = os.fork()
-    if not child:
-        del iterator
-        gc.collect()
-        del batch
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    child = os.fork()
-    if not child:
-        iterator.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert batch["i"].item() == 0
-    assert [b["i"].item() for b in iterator] == list(range(1, 22))
-
-
-def test_a_forked_child_has_iterators_of_its_own() -> None:
-    loader = shmloader.DataLoader(Augmented(), num_workers=2, persistent_workers=True)
-    iterator = iter(loader)
-    first = next(iterator)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            with pytest.raises(RuntimeError, match="Iterate over the DataLoader again in this process"):
-                next(iterator)
-            assert [b["i"].item() for b in loader] == [b["i"].item() for b in loader] == list(range(22))
-            loader.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert [first["i"].item(), *(b["i"].item() for b in iterator)] == list(range(22))
-    assert [b["i"].item() for b in loader] == list(range(22))
-    loader.close()
 
 
 def test_an_iterator_made_in_a_thread_that_ends() -> None:

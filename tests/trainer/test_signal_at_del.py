@@ -103,35 +103,6 @@ def test_nothing_is_left(made: str, lost: list[Any]) -> None:
         assert not left_since(before)
 
 
-def _called() -> None:
-    pass
-
-
-def test_a_signal_is_not_lost_in_the_next_objects_end() -> None:
-    ended: list[int] = []
-
-    class Slots:
-        __slots__ = ()
-
-        @in_del
-        def __del__(self) -> None:
-            with signals.held():
-                if not ended:
-                    signal.raise_signal(signal.SIGINT)
-            ended.append(len(ended))
-
-    class Plain(Slots):
-        pass
-
-    for kinds in ([Plain], [Plain, Slots, Plain], [Slots]):
-        dying: list[Any] = [kind() for kind in kinds]
-        ended.clear()
-        with pytest.raises(KeyboardInterrupt):
-            del dying[:]
-            _called()  # every version checks for signals where a function of Python begins
-        assert len(ended) == len(kinds)
-
-
 @pytest.mark.parametrize("error", [SystemExit, RaisedError])
 def test_an_end_that_a_handler_breaks_off_is_taken_again(error: type[BaseException]) -> None:
     ended: list[int] = []

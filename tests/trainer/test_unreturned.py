@@ -172,6 +172,13 @@ def test_the_end_counts_when_the_loop_has_it(persistent: bool, monkeypatch: pyte
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
 
 
+def test_a_new_epoch_begins_with_its_own_first_batch(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    interrupted(monkeypatch, iterator)
+    assert [batch.tolist()[0] for batch in loader] == list(range(0, 2 * BATCHES, 2))
+
+
 def test_a_closed_iterator_gives_no_batch_that_was_pending(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(loader)
     next(iterator)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import queue
 import random
 import signal
 import threading
@@ -19,7 +18,6 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 import shmloader
-from shmloader.trainer import one_at_a_time
 
 
 class Slow(Sampler[int]):
@@ -177,27 +175,6 @@ def test_a_dataset_may_iterate_over_a_loader_that_is_seeded_too() -> None:
     assert _lists(_seeded_by(1, Nested())) == want
 
 
-def test_a_dataset_that_waits_for_another_threads_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_at_a_time, "PATIENCE", 0.2)
-    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    inside = threading.Event()
-
-    class Passes(FromAll):
-        def __getitem__(self, index: int) -> Any:
-            inside.set()
-            return made.get(timeout=30)
-
-    def passes_on() -> None:
-        assert inside.wait(30)  # otherwise all could be made before the other thread begins a batch
-        for batch in _seeded_by(2):
-            for row in batch:
-                made.put(row)
-
-    with pytest.warns(RuntimeWarning, match="no longer waits"):
-        passed, _ = _at_once(lambda: _lists(_seeded_by(1, Passes())), passes_on)
-    assert len(passed) == 12
-
-
 def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     want = _lists(_seeded_by(2))
     inside, leave = threading.Event(), threading.Event()
@@ -288,25 +265,6 @@ def test_a_state_counts_both() -> None:
     again = shmloader.DataLoader(Rows(), batch_size=2, collate_fn=list)
     again.load_state_dict(state)
     assert (state["batches"], list(again)) == (3, rest)
-
-
-class Interrupted(Rows):
-    """Both calls are interrupted, and the batch of each is made by a later call, the outer one's first."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 5 and self.inner is not None:
-            self.inner = None  # type: ignore[assignment]
-            raise KeyboardInterrupt
-        return super().__getitem__(index)
-
-
-def test_an_interrupt_of_the_inner_call_loses_neither() -> None:
-    dataset = Interrupted(2)
-    dataset.iterator = iter(shmloader.DataLoader(dataset, batch_size=2, collate_fn=list))
-    assert next(dataset.iterator) == [0, 1]
-    with pytest.raises(KeyboardInterrupt):
-        next(dataset.iterator)
-    assert list(dataset.iterator) == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
 def test_an_error_of_the_inner_call_is_one_batch() -> None:

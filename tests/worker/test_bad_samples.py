@@ -11,11 +11,10 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate, label, seed_all
-from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
+from torch.utils.data import IterableDataset, Subset
 
 import shmloader
 from shmloader.trainer.bad_samples import BadSamples
-from shmloader.worker.replace_bad_samples import _like
 
 LENGTH, BATCH = 60, 4
 BAD = {3, 17, 18, 40}
@@ -308,16 +307,6 @@ def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_the_sampler_leaves_out_does_not_come(workers: int) -> None:
-    """It may be the validation set."""
-    made = SubsetRandomSampler(range(20))
-    given, found = epochs(
-        workers, sampler=made, shuffle=None, dataset=Rotten(bad=range(0, 20, 3)), on_bad_sample="skip:99"
-    )
-    assert max(indices(given[0])) < 20 and found.count > 2
-
-
-@pytest.mark.parametrize("workers", [0, 1])
 def test_an_index_without_a_number(workers: int) -> None:
     made = loader(workers, sampler=["a", "b"], shuffle=None, dataset=Rotten(bad=("a", "b")))
     with made, pytest.raises(TypeError, match="replaces a sample by its number, and this index is a str"):
@@ -327,33 +316,6 @@ def test_an_index_without_a_number(workers: int) -> None:
 def test_other_numbers() -> None:
     given, found = epochs(1, sampler=[numpy.int64(i) for i in range(8)], shuffle=None)
     assert found.count == 1 and found.first[0].index == 3 and len(indices(given[0])) == 8
-
-
-class Typed(Rotten):
-    """Takes indices of one type only."""
-
-    def __init__(self, kind: type) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def __getitem__(self, index: Any) -> Any:
-        assert type(index) is self.kind, f"{index!r} is no {self.kind}"
-        return super().__getitem__(int(index))
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [list(numpy.arange(8, dtype=numpy.uint8)), list(torch.arange(8)), [numpy.array(i) for i in range(8)]],
-    ids=lambda given: type(given[0]).__name__,
-)
-def test_what_comes_instead_is_asked_for_in_the_type_of_the_index(sampler: Any) -> None:
-    given, found = epochs(0, sampler=sampler, shuffle=None, dataset=Typed(type(sampler[0])))
-    assert found.count == 1 and type(found.first[0].instead) is int and len(indices(given[0])) == 8
-
-
-def test_a_number_that_does_not_fit_into_the_type_of_the_index() -> None:
-    for index in (numpy.uint8(3), numpy.array(3, dtype=numpy.uint8), torch.tensor(3, dtype=torch.uint8)):
-        assert type(_like(index, 300)) is int and _like(index, 300) == 300 and int(_like(index, 7)) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])

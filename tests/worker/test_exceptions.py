@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import BOTH, Augmented, Raised, assert_same_outcome, neutral
+from conftest import Augmented, Raised, assert_same_outcome
 
 import shmloader
 
@@ -39,17 +39,6 @@ def local_exception(text: str) -> Exception:
         pass
 
     return Local(text)
-
-
-class Failing(Augmented):
-    def __init__(self, error: Any, at: tuple[int, ...] = (5, 6, 12)) -> None:
-        super().__init__(16)
-        self.error, self.at = error, at
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.at:
-            raise self.error()
-        return super().__getitem__(index)
 
 
 class KeywordOnly(Exception):
@@ -158,22 +147,6 @@ def test_an_exception_that_does_not_show_its_text_has_it_as_its_cause() -> None:
         assert "in __getitem__" in str(error.__cause__)
     (shown,) = raised({"ValueError": bad_item})
     assert shown.__cause__ is None
-
-
-def test_the_whole_text_is_torchs_but_for_the_loaders_frames() -> None:
-    def text(kind: type) -> str:
-        iterator = iter(kind(Failing(bad_item, (3,)), num_workers=1))
-        for _ in range(3):
-            next(iterator)
-        with pytest.raises(ValueError) as caught:
-            next(iterator)
-        list(iterator)
-        return str(caught.value)
-
-    theirs, ours = (text(kind) for kind in BOTH)
-    assert neutral(ours) == neutral(theirs)
-    assert "in __getitem__" in neutral(ours)
-    assert "shmloader/worker/fetch.py" in ours  # they are there, for who looks for them
 
 
 class Busy(Augmented):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, into_environment, iterate, label
+from conftest import assert_same, iterate, label
 from scripts import start_script
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
@@ -97,16 +97,6 @@ class InPlace(Forks):
         return {"x": row["x"], "i": torch.tensor(index)}
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "shared work": {"schedule": "steal"},
-    "chunks": {"chunk_size": 2},
-    "respawn": {"on_worker_death": "respawn"},
-    "detail": {"SHMLOADER_DETAIL": "1"},
-    "bad samples": {"on_bad_sample": "skip"},
-    "not batched": {"batch_size": None},
-}
-
-
 def assert_undisturbed(dataset: Any, **options: Any) -> None:
     """The batches are what a dataset without a child gives."""
     options = {"batch_size": BATCH, "num_workers": 2, **options}
@@ -120,11 +110,6 @@ def assert_undisturbed(dataset: Any, **options: Any) -> None:
 def test_that_comes_out_of_the_dataset(kind: Any, child: str) -> None:
     """It has gone on as a second worker, with the first one's number, and has published what it made."""
     assert_undisturbed(kind(child), num_workers=1)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_that_comes_out_with_options(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
-    assert_undisturbed(Forks("raises"), **into_environment(monkeypatch, OPTIONS[options]))
 
 
 class Late:
