@@ -212,13 +212,6 @@ def test_each_shell(shell: str) -> None:
 
 
 @pytest.mark.long
-@hypothesis.settings(max_examples=15, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
-@hypothesis.given(STRUCTURES, st.integers(1, 6), st.integers(1, 4))
-def test_any_structure(structure: Any, batch_size: int, chunk_size: int) -> None:
-    assert_cut_as_whole(structure, batch_size, chunk_size)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(600)
 @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(STRUCTURES, st.integers(1, 6), st.integers(1, 4))

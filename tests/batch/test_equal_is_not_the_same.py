@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,46 +20,6 @@ class Record:
     pass
 
 
-class Calls(type):
-    """Its classes are equal to one another."""
-
-    def __eq__(cls, other: object) -> bool:
-        return isinstance(other, Calls)
-
-    def __hash__(cls) -> int:
-        return 1
-
-
-class First(tuple[Any, ...], metaclass=Calls):
-    _fields, _make = ("x",), None
-
-
-class Second(tuple[Any, ...], metaclass=Calls):
-    _fields, _make = ("x",), None
-
-
-class Ordered(dict[str, Any]):
-    """An instance's __dict__ of another class."""
-
-
-class Present(typing.NamedTuple):
-    """Its iterator skips what is absent."""
-
-    x: torch.Tensor
-    mask: torch.Tensor | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return (value for value in (self.x, self.mask) if value is not None)
-
-
-class Short(typing.NamedTuple):
-    x: torch.Tensor
-    y: torch.Tensor
-
-    def __len__(self) -> int:
-        return 1
-
-
 def unit(k: int) -> Any:
     return np.zeros(3, np.dtype("f4", metadata={"unit": "ms"[k % 2]}))
 
@@ -68,14 +27,6 @@ def unit(k: int) -> Any:
 def name(k: int) -> Any:
     record = Record()
     record.__dict__[(str, Key)[k % 2]("x")] = torch.ones(2)
-    return record
-
-
-def state(k: int) -> Any:
-    record = Record()
-    if k % 2:
-        record.__dict__ = Ordered()
-    record.x = torch.ones(2)  # type: ignore[attr-defined]
     return record
 
 
@@ -95,18 +46,6 @@ def big_endian_fields(k: int) -> Any:
     return np.zeros(2, [("a", ">i4"), ("b", "<f8")])
 
 
-def absent(k: int) -> Any:
-    return Present(torch.full((2,), k))
-
-
-def short(k: int) -> Any:
-    return Short(torch.full((2,), k), torch.ones(1))
-
-
-def either(k: int) -> Any:
-    return (First, Second)[k % 2]([torch.full((2,), k)])
-
-
 def two_over_one_array(k: int) -> Any:
     array = np.full(3, float(k))
     return torch.from_numpy(array), torch.from_numpy(array), torch.from_numpy(array[:2])
@@ -120,17 +59,13 @@ def changed(batch: Any) -> Any:
 FORMS: dict[Callable[[int], Any], Callable[[Any], Any]] = {
     unit: lambda batch: (batch.tolist(), batch.dtype.metadata["unit"]),
     name: lambda batch: [(type(key), value.tolist()) for key, value in vars(batch).items()],
-    state: lambda batch: (type(vars(batch)), batch.x.tolist()),
     big_endian: lambda batch: (batch.dtype.str, batch.tolist(), torch.from_numpy(batch).sum().item()),
     big_endian_inside: lambda batch: (
         [(each.dtype.str, each.tolist()) for each in (batch["image"][0], batch["when"], batch["name"])],
         batch["image"][1].tolist(),
     ),
     big_endian_fields: lambda batch: (batch.dtype, batch.tolist()),
-    absent: lambda batch: (type(batch), batch.x.tolist(), batch.mask),
-    either: lambda batch: (type(batch), batch[0].tolist()),
     two_over_one_array: changed,
-    short: lambda batch: (type(batch), batch.x.tolist(), tuple.__len__(batch)),
 }
 
 

@@ -15,7 +15,7 @@ import torch
 from conftest import BOTH, Raised, assert_same, iterate
 from hostile import BothSides
 
-from shmloader.core.batch_tree import Again, Tree, walk
+from shmloader.core.batch_tree import walk
 
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -193,22 +193,6 @@ def test_a_leaf_is_written_once(ring: BothSides, kind: str, spare: int, stacked:
         assert ring.trainer.slots.lent == 0
 
 
-def test_two_views_of_an_array_stay_independent(ring: BothSides) -> None:
-    whole = numpy.arange(50.0)
-    ring.fill([whole, whole[:], whole])
-    got = ring.take()
-    got[0][:] = -1
-    assert got[2] is got[0] and got[1].tolist() == list(range(50))
-
-
-def test_two_views_of_a_tensor_share_memory(ring: BothSides) -> None:
-    whole = torch.arange(50.0)
-    ring.fill([whole, whole[:], whole])
-    got = ring.take()
-    got[0][:] = -1
-    assert got[2] is got[0] and got[1] is not got[0] and got[1].tolist() == [-1.0] * 50
-
-
 def test_annotations_of_any_shape_have_one_plan() -> None:
     def sample(k: int) -> Any:
         return {"image": torch.ones(2), "objects": [{"box": (1, 2), f"key {k}": [[j] for j in range(k)]}] * k, "id": k}
@@ -221,32 +205,6 @@ def test_in_chunks_nodes_are_taken_apart() -> None:
     batch = {"names": ["a", "b"], "more": {"n": ("c", "d")}}
     plan, _, others = walk(batch, True)
     assert plan == ((dict, ("names", "more")), None, (dict, ("n",)), None) and others == [["a", "b"], ("c", "d")]
-
-
-class Setting(torch.Tensor):
-    """Another batch of the same plan is joined where an attribute is set, as by another thread."""
-
-    joins: Any = None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        joins, Setting.joins = Setting.joins, None
-        if joins is not None:
-            joins()
-        super().__setattr__(name, value)
-
-
-def test_two_threads_join_batches_of_one_plan() -> None:
-    plan = (list, 4), (Setting, ("a",)), torch.float32, None, (Again, 0), None, (dict, ("x",)), torch.float32
-    tree = Tree(plan)
-
-    def join(k: float) -> Any:
-        return tree.joined([torch.full((2,), k), torch.full((1,), k)], [f"a{k}", f"b{k}"])
-
-    inner: list[Any] = []
-    Setting.joins = lambda: inner.append(join(2.0))
-    for k, made in ((1.0, join(1.0)), (2.0, inner[0])):
-        assert made[1] is made[0] and made[0].a == f"a{k}" and made[2] == f"b{k}"
-        assert made[0].as_subclass(torch.Tensor).tolist() == [k, k] and made[3]["x"].tolist() == [k]
 
 
 # ------------------------------------------------------------------------------------------------------ generated

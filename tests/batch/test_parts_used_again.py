@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from conftest import assert_same, compare
@@ -42,13 +41,6 @@ class TestWriter:
         ring.worker.publish(0)
         assert_same(ring.take(), expected)
         return used
-
-    def test_a_mixture_lies_where_the_images_lay(self) -> None:
-        with BothSides() as ring:
-            ring.claim()
-            x, y = ring.writer.stack(images()), ring.writer.stack_numbers(labels())
-            x = x * 0.5 + x.flip(0)
-            assert self.used(ring, [x, y]) < 4 * SIZE + LITTLE
 
     def test_floats_of_bytes_begin_where_these_began(self) -> None:
         """Labels that were collated after the bytes are no hindrance."""
@@ -105,42 +97,6 @@ class TestWriter:
             assert not ring.worker.has_views()
             ring.worker.publish(0)
             ring.take()
-
-    def test_a_view_of_a_part_is_a_view_of_the_slot(self) -> None:
-        with BothSides() as ring:
-            ring.claim()
-            kept = ring.writer.stack(images())
-            ring.writer.write([ring.writer.stack(images())])
-            assert ring.worker.has_views()
-            del kept
-            assert not ring.worker.has_views()
-            ring.worker.publish(0)
-            ring.take()
-
-    def test_parts_of_a_slot_that_got_a_larger_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """NOTE [ Rooms ] in ring.pxd."""
-        from shmloader.ring import segment
-
-        monkeypatch.setattr(segment, "MOST_RESERVED", 6 << 20)
-        with BothSides() as ring:
-            ring.claim()
-            x, z = ring.writer.stack(images()), ring.writer.stack(images(rows=12))
-            x = x + 1
-            assert self.used(ring, [x, z]) < 16 * SIZE + LITTLE
-
-    def test_what_is_collated_while_the_batch_is_pickled(self) -> None:
-        """The buffers of a pickle may be all that views a part."""
-
-        class Late:
-            def __reduce__(self) -> Any:
-                return torch.Tensor.numpy, (ring.writer.stack(images()),)
-
-        with BothSides() as ring:
-            ring.claim()
-            ring.writer.write([Late(), {"more": numpy.arange(9)}, "text" * 3000])
-            ring.worker.publish(0)
-            got = ring.take()
-            assert_same(got[0], torch.stack(images()).numpy())
 
     @pytest.mark.parametrize("seed", range(20))
     def test_any_order_of_collating_keeping_and_dropping(self, seed: int) -> None:
@@ -232,11 +188,3 @@ def test_slots_are_as_large_as_what_is_returned(collate: Any, dtype: torch.dtype
     batches.close()
     result = 4 * SIZE * bytes_of + 200_000
     assert sizes[-1] <= result * 5 // 4
-
-
-def test_chunks_are_unchanged() -> None:
-    def loader(cls: Any, **options: Any) -> Any:
-        options |= {"num_workers": 2, "collate_fn": shmloader.row_wise(one_hot)}
-        return cls(Samples(torch.float32), batch_size=4, **options)
-
-    compare(lambda cls: list(loader(cls, **({"chunk_size": 2} if cls is shmloader.DataLoader else {}))))

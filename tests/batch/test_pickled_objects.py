@@ -204,47 +204,12 @@ def test_a_reducer_that_is_registered_later_counts(name: str, how: str) -> None:
 
 
 @pytest.mark.usefixtures("registries")
-def test_multiprocessings_reducer_comes_before_copyregs() -> None:
-    copyreg.pickle(Mine, by_number(1))
-    ForkingPickler.register(Mine, by_number(2))
-    assert pickle.loads(objects.dump_whole(Mine()))[0] == 2
-
-
-class Late:
-    """Registers a reducer while it is pickled, as a module does that is imported then."""
-
-    def __reduce__(self) -> Any:
-        copyreg.pickle(Mine, by_number(7))
-        return Late, ()
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_reducer_that_is_registered_meanwhile_counts() -> None:
-    assert pickle.loads(objects.dump_whole([Late(), Mine()]))[1] == (7, "Mine")
-
-
-@pytest.mark.usefixtures("registries")
 def test_reducers_of_torchs_own_classes_do_not_count() -> None:
     """torch has registered its own: those open a descriptor for each tensor."""
     assert torch.Tensor in ForkingPickler._extra_reducers
     x = torch.nn.Parameter(torch.ones(3))
     pickled, beside = objects.dump([torch.ones(2), x])
     assert [type(part) for part in beside] == [torch.Tensor] * 2 and len(pickled) < 1000
-
-
-def test_methods_go_as_multiprocessing_sends_them() -> None:
-    got = pickle.loads(objects.dump_whole([Mine("m").__repr__, "ab".upper]))
-    assert got[1]() == "AB" and "Mine" in got[0]()
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_read_only_arrays(beside: bool) -> None:
-    array = numpy.arange(4.0)
-    array.setflags(write=False)
-    got, buffers = objects.dump([array]) if beside else (objects.dump_whole([array]), [])
-    loaded = pickle.loads(got, buffers=[bytearray(part.raw()) for part in buffers])[0]
-    assert loaded.tolist() == array.tolist()
-    assert loaded.flags.writeable == (pickle.DEFAULT_PROTOCOL < 5 or beside)
 
 
 def test_storages_and_tensors_inside_a_pickle() -> None:

@@ -159,13 +159,6 @@ def test_samples_that_are_not_collated(kind: Any) -> None:
     assert_same(got, wanted)
 
 
-def test_out_of_order() -> None:
-    for batch in shmloader.DataLoader(Views(), 4, num_workers=2, collate_fn=expanded, in_order=False):
-        assert shares(batch["images"], batch["first"]) and shares(batch["images"], batch["windows"])
-        assert batch["mask"].stride()[1] == 0
-        assert torch.equal(batch["mask"][:, 7], batch["images"] > 3)
-
-
 # ------------------------------------------------------------------------------------------------------ in chunks
 
 
@@ -235,13 +228,6 @@ def test_arrays_stay_independent(ring: BothSides, copies: bool) -> None:
     assert [float(leaf.min()) for leaf in got] == [float(leaf.max()) for leaf in got] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_lazy_ones_are_written_out(ring: BothSides) -> None:
-    made = torch.complex(torch.arange(400.0), torch.ones(400))
-    batch = [made, made.conj(), made.conj().imag, made.real]
-    ring.fill(batch)
-    assert_same(ring.take(), [part.resolve_conj().resolve_neg() for part in batch])
-
-
 def test_memory_at_odd_addresses(ring: BothSides) -> None:
     for shift in (1, 3, 4, 7):
         over = torch.frombuffer(bytearray(4096 + shift), dtype=torch.float32, offset=shift, count=1000)
@@ -300,19 +286,3 @@ def test_small_ones_share_the_small_memory(ring: BothSides) -> None:
     assert ring.trainer.slots.lent == 0
     kept[1].fill_(5)
     assert kept[0][10:20].tolist() == [5] * 10 and kept[2] == 7 and kept[3].stride() == (0,)
-
-
-def test_an_expanded_mask_of_a_large_batch() -> None:
-    """In full, it would have 16 GB."""
-    mask = torch.ones(1, 1, 1024, 1024, dtype=torch.bool)
-    loader = shmloader.DataLoader([0] * 3, None, num_workers=1, collate_fn=Gives({"m": mask.expand(64, 256, -1, -1)}))
-    for batch in loader:
-        assert batch["m"].shape == (64, 256, 1024, 1024) and batch["m"].stride() == (0, 0, 1024, 1)
-
-
-class Gives:
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-
-    def __call__(self, _: Any) -> Any:
-        return self.batch

@@ -8,21 +8,17 @@ import hashlib
 import io
 import pickle
 import threading
-import time
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from conftest import BOTH, assert_same, bits
-from hostile import BothSides
 from scripts import run_script
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
-from shmloader.core.ring import FILLED
-from shmloader.worker.collate import collate_by
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -126,16 +122,6 @@ def test_what_is_kept_of_a_batch_never_changes(keep: Any, closing: str) -> None:
     assert [value_of(those) for those in held] == values
 
 
-def test_tensors_saved_for_backward() -> None:
-    graphs = []
-    for batch in ours(30):
-        graphs.append(keep_graph(batch))
-        del batch
-    for k, (loss, weight) in enumerate(graphs):
-        loss.backward()
-        assert torch.equal(weight.grad, torch.full((300,), float(k)))
-
-
 def test_the_last_tensor_dies_where_the_interpreter_lock_is_not_held() -> None:
     """backward() drops what it saved while other threads may run."""
     loader = ours(40, spare_slots=2)
@@ -198,13 +184,6 @@ def test_copies_and_files_hold_the_batch_alone(spare: int) -> None:
         assert twin["x"].untyped_storage().nbytes() == batch["x"].nbytes
         batch["x"].zero_()
         assert right(twin, 4 * k, 4)
-
-
-def test_writing_into_a_batch_disturbs_no_other() -> None:
-    for k, batch in enumerate(ours(100)):
-        assert right(batch, k)
-        for tensor in batch.values():
-            tensor.fill_(77)
 
 
 def test_a_batch_goes_through_a_queue() -> None:
@@ -396,32 +375,6 @@ class Background(Numbered):
             held.append((k, default_collate([torch.full((50,), k)] * 4)))
             held = held[-3:]
             self.wrong += sum(not bool((tensor == n).all()) for n, tensor in held)
-
-
-def test_a_thread_of_the_worker_collates_while_a_batch_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slot is the worker's own thread's: another one may still ask for pages when it is the trainer's again."""
-    with BothSides() as ring:
-        asked, published, commit = threading.Event(), threading.Event(), ring.segment.commit
-
-        def late(*value: Any) -> None:
-            asked.set()
-            published.wait(20)
-            commit(*value)
-
-        ring.claim()
-        monkeypatch.setattr(ring.segment, "commit", late)
-        made: list[torch.Tensor] = []
-        thread = threading.Thread(target=lambda: made.append(collate_by(ring.writer)([torch.ones(100_000)] * 4)))
-        thread.start()
-        while thread.is_alive() and not asked.is_set():
-            time.sleep(0.001)
-        ring.writer.write([7])
-        ring.worker.publish(FILLED)
-        published.set()
-        thread.join()
-        first = ring.slot[0] - ring.slot_at(0)
-        assert not first <= made[0].data_ptr() < first + ring.segment.geometry.mapped, "in the ring, and in which slot?"
-        assert bool((made[0] == 1).all()) and ring.take() == [7]
 
 
 def test_a_thread_of_the_worker_collates_as_well() -> None:

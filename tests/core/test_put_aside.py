@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,32 +74,6 @@ def test_several_are_claimed_and_made_one_after_the_other(sides: Sides, owner: i
     assert sides.take() == [2, 20] and trainer.sequences.holds(0) == []
 
 
-def test_another_worker_makes_what_was_not_claimed(sides: Sides) -> None:
-    one, other = sides.workers
-    for k in range(3):
-        sides.trainer.open(ANY, [k])
-    claims = sides.claims[0]
-    one.claim()
-    claims.put_aside()
-    assert other.claim() == [1]
-    assert claims.claim_at_once() == [2]
-    sides.make(0, [2])
-    sides.make(1, [1])
-    claims.take_up()
-    sides.make(0, [0])
-    assert [sides.take() for _ in range(3)] == [[0], [1], [2]]
-
-
-def test_nothing_is_waited_for(sides: Sides) -> None:
-    claims = sides.claims[0]
-    assert claims.claim_at_once() is None
-    sides.trainer.open(1, [5])
-    assert claims.claim_at_once() is None
-    sides.trainer.open(0, [6])
-    sides.trainer.stop()
-    assert claims.claim_at_once() is None
-
-
 def test_all_that_a_dead_worker_has_claimed_is_opened_again(sides: Sides) -> None:
     trainer, claims = sides.trainer, sides.claims[0]
     for k in range(3):
@@ -136,45 +109,3 @@ def test_what_is_opened_again_below_is_found(sides: Sides) -> None:
     assert claims.claim_at_once() == [2]
     sides.make(0, [2])
     assert [sides.take() for _ in range(3)] == [[0], [1], [2]]
-
-
-def test_what_is_put_aside_is_idle_once(sides: Sides) -> None:
-    """A worker that claims two after it was idle was not idle twice."""
-    trainer, worker = sides.trainer, sides.workers[0]
-    began = time.monotonic_ns()
-    trainer.open(0, [0])
-    worker.claim()
-    sides.make(0, [0])
-    sides.take()
-    time.sleep(0.05)
-    for k in (1, 2):
-        trainer.open(0, [k])
-    worker.claim()
-    sides.claims[0].put_aside()
-    sides.claims[0].claim_at_once()
-    assert 0 < sides.meter.now().of_worker(0)["idle_ns"] <= time.monotonic_ns() - began
-
-
-def test_wrong_calls_raise(sides: Sides) -> None:
-    trainer, worker, claims = sides.trainer, sides.workers[0], sides.claims[0]
-    with pytest.raises(RuntimeError, match="no sequence is claimed"):
-        claims.put_aside()
-    with pytest.raises(IndexError):
-        claims.take_up()
-    for k in range(2):
-        trainer.open(0, [k])
-    worker.claim()
-    claims.put_aside()
-    worker.claim()
-    with pytest.raises(RuntimeError, match="sequence 1 is claimed, and was not put aside"):
-        claims.take_up()
-    worker.allocate(8)
-    with pytest.raises(RuntimeError, match="half written, cannot be put aside"):
-        claims.put_aside()
-
-
-def test_a_chunk_is_not_put_aside(sides: Sides) -> None:
-    sides.trainer.open_chunks([0, 0], [[1], [2]])
-    sides.workers[0].claim()
-    with pytest.raises(RuntimeError, match="a chunk, or a batch"):
-        sides.claims[0].put_aside()

@@ -130,23 +130,6 @@ def test_a_successor_finds_what_is_open_below_what_is_taken_next(sides: Any) -> 
     assert [sides.take() for _ in range(3)] == [batch(0, 1, 2, 3), batch(11, 10), batch(20, 21)]
 
 
-@pytest.mark.parametrize(
-    ("tasks", "samples", "kind", "says"),
-    [
-        ([(0, 0, [1], None)], [1, 1], ValueError, "batch 1 of a window has no task"),
-        ([(2, 0, [1], None)], [1], IndexError, "batch 2"),
-        ([(0, 1, [1], None)], [1], IndexError, "worker 1"),
-        ([(0, 0, [1, 2], [0])], [2], ValueError, "2 indices and 1 rows"),
-        ([(0, 0, [], [])], [2], ValueError, "0 indices and 0 rows"),
-        ([(0, 0, [1], [0]), (0, 0, [2], None)], [2], ValueError, "several tasks, and one that lists no rows"),
-    ],
-)
-def test_a_window_that_is_no_window_opens_nothing(sides: Any, tasks: Any, samples: Any, kind: Any, says: str) -> None:
-    with pytest.raises(kind, match=says):
-        sides.trainer.open_window(tasks, samples, [0] * len(samples))
-    assert sides.trainer.under_way == sides.trainer.sequences.next_open == 0
-
-
 def test_an_index_that_cannot_be_pickled_opens_nothing(sides: Any) -> None:
     with pytest.raises(Exception, match="lambda"):
         sides.trainer.open_window([(0, 0, [1], [0]), (0, 0, [lambda: 0], [1])], [2], [0])

@@ -46,29 +46,18 @@ LISTS: dict[str, list[Any]] = {
     "integers of four": [(1 << 31) - 1, -(1 << 31)],
     "integers of eight": [-(1 << 63), (1 << 63) - 1],
     "integers of more": [1 << 63, -1],
-    "floats": [0.0, -0.0, math.inf, 5e-324],
-    "booleans": [True, False, True],
     "booleans and integers": [True, 1, 0, False],
-    "nothing": [None, None],
-    "nothing or text": [None, "a", None],
     "text": ["", "a", "\u00e9", "\U0001f40d", "\x00", "z" * 300],
     "surrogates of a path": [os.fsdecode(b"\xff\xfe.jpg"), "\ud83d\udc0d"],
-    "bytes": [b"", b"\x00\xff"],
-    "boxes": [[1.0, 2.0, 3.0, 4.0], [0.5, 0.5, 1.5, 1.5]],
-    "polygons": [[[1.0, 2.5]], [], [[1.0], [2.0, 3.0]]],
     "polygons or run lengths": [[[1.0, 2.0]], {"counts": [1, 2], "size": [3, 4]}],
     "annotations": [{"id": k, "bbox": [1.0, k], "iscrowd": 0} for k in range(70)],
     "other keys": [{"a": 1}, {"b": 2}, {}],
     "other order of keys": [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
     "named tuples": [Point(1, "a"), Point(2, "b")],
-    "tuples of any length": [(1,), (), (1, 2)],
-    "empty tuples": [(), ()],
-    "nested tuples": [((1, 2), ("a", None)), ((3, 4), ("b", None))],
     "sets": [{1, 2}, {3}],
     "complex": [1j, 2.0 + 0j],
     "NumPy's scalars": [numpy.float32(0.1), numpy.float32(-3)],
     "dates": [numpy.datetime64("2026-11-23"), numpy.datetime64("2026-11-24")],
-    "empty": [],
 }
 
 
@@ -223,12 +212,6 @@ def test_a_change_is_refused_with_the_remedy(change: Any, error: type, words: st
     assert not hasattr(column, "append")
 
 
-def test_adding_in_place_gives_a_list() -> None:
-    column = copy = frozen([1, 2])
-    column += [3]
-    assert column == [1, 2, 3] and type(column) is list and copy == [1, 2]
-
-
 def test_a_change_of_a_dict_is_refused() -> None:
     made = frozen({1: 2})
     with pytest.raises(TypeError, match="key 1 cannot be assigned: the dict is frozen"):
@@ -302,20 +285,6 @@ def test_a_copy_has_all_of_it(copied: Any) -> None:
     assert classes(dataset[99][:3]) == classes(Boxes()[99][:3])
 
 
-def test_torch_saves_it(tmp_path: Any) -> None:
-    torch.save(shmloader.freeze(Boxes()), tmp_path / "dataset.pt")
-    assert torch.load(tmp_path / "dataset.pt", weights_only=False)[5][0] == "5.JPG"
-
-
-def test_arrays_that_share_memory_go_on_sharing_it() -> None:
-    whole = numpy.zeros(10_000)
-    dataset = Holder(whole=whole, view=whole[:5000], tensor=torch.from_numpy(whole), other=numpy.zeros(5000))
-    shmloader.freeze(dataset)
-    dataset.whole[7] = 1
-    assert dataset.view[7] == 1 and dataset.tensor[7] == 1
-    assert dataset.whole is whole and shmloader.frozen.plan.is_frozen(dataset.other)
-
-
 def test_a_view_of_what_others_hold_stays_a_view() -> None:
     others = numpy.zeros((100, 100))
     dataset = shmloader.freeze(Holder(rows=others[:]))
@@ -366,11 +335,3 @@ def test_explain_lists_what_is_frozen_and_what_is_not() -> None:
         "left as it is: view, ndarray of shape (100, 100), because of an array that is strided",
         "frozen in all: 740 bytes",
     ]
-
-
-def test_parts_of_one_array_that_lie_apart_stay_parts_of_it() -> None:
-    whole = numpy.zeros(20_000)
-    dataset = Holder(whole=whole, first=whole[:1000], last=whole[-1000:])
-    shmloader.freeze(dataset)
-    dataset.whole[-1] = dataset.whole[0] = 3
-    assert dataset.first[0] == dataset.last[-1] == 3

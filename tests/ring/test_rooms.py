@@ -175,12 +175,6 @@ def test_outliers(monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]) -> None:
             assert_same(ours, theirs)
 
 
-def test_outliers_of_a_stream() -> None:
-    theirs = list(torch.utils.data.DataLoader(Stream(), batch_size=None, num_workers=2))
-    for ours in epochs(Stream(), batch_size=None, num_workers=2):
-        assert_same(ours, theirs)
-
-
 @pytest.mark.parametrize("way", [{}, {"schedule": "steal"}, {"persistent_workers": True}], ids=str)
 def test_chunks_of_batches_that_are_too_large(way: dict[str, Any]) -> None:
     theirs = list(torch.utils.data.DataLoader(Same(), batch_size=6))
@@ -208,37 +202,6 @@ def test_rows_in_their_places(chunk: int | None) -> None:
     theirs = list(torch.utils.data.DataLoader(Rows(), batch_size=4))
     for ours in epochs(Rows(), batch_size=4, num_workers=2, chunk_size=chunk):
         assert_same(ours, theirs)
-
-
-class Keeps:
-    """A collate function that keeps what it returned last."""
-
-    def __call__(self, samples: list[Any]) -> Any:
-        self.kept = torch.utils.data.default_collate(samples)
-        return self.kept
-
-
-def test_batches_that_a_worker_keeps() -> None:
-    theirs = list(torch.utils.data.DataLoader(Same(), batch_size=4))
-    for ours in epochs(Same(), batch_size=4, num_workers=2, collate_fn=Keeps()):
-        assert_same(ours, theirs)
-
-
-@pytest.mark.long
-def test_a_worker_that_dies_over_a_large_batch() -> None:
-    class Dies(Same):
-        def __getitem__(self, k: int) -> Any:
-            info = torch.utils.data.get_worker_info()
-            if k == 9 and info is not None and not os.path.exists(self.path):
-                pathlib.Path(self.path).touch()
-                os.kill(os.getpid(), 9)
-            return super().__getitem__(k)
-
-    data = Dies()
-    data.path = os.path.join(os.environ["SHMLOADER_TEST_DIR"], "died")
-    theirs = list(torch.utils.data.DataLoader(Same(), batch_size=4))
-    with shmloader.DataLoader(data, batch_size=4, num_workers=2, on_worker_death="respawn") as loader:
-        assert_same(list(loader), theirs)
 
 
 # ------------------------------------------------------------------------------------------------- limited addresses
@@ -278,11 +241,6 @@ def limited(size: int, room: int, factor: int = 2) -> list[str]:
 def test_all_addresses_may_be_used() -> None:
     """Six slots of 100 MB in 1.2 GB of addresses: a share for each of 8 slots would be too small for one batch."""
     assert limited(100_000_000, 1_200_000_000) == [str(k) for k in range(20)]
-
-
-@pytest.mark.long
-def test_many_slots_of_which_few_are_large() -> None:
-    assert limited(40_000_000, 1_500_000_000, factor=60) == [str(k) for k in range(20)]
 
 
 @pytest.mark.long

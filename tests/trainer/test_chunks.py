@@ -147,23 +147,6 @@ def test_growing_rows_and_batches_that_are_kept(cut: dict[str, Any]) -> None:
 
 
 @shmloader.row_wise
-def scaled(samples: list[Any]) -> Any:
-    images = default_collate([sample["image"] for sample in samples])
-    return {
-        "image": images.float() / 255,
-        "last": images.to(memory_format=torch.channels_last),
-        "array": numpy.stack([sample["array"] for sample in samples]),
-        "text": [sample["text"] for sample in samples],
-        "both": default_collate([(sample["scalar"], sample["half"]) for sample in samples]),
-    }
-
-
-@pytest.mark.parametrize("cut", [{"chunk_size": 1}, {"chunk_size": 4}, {"group_by": of_five}], ids=label)
-def test_one_that_gives_rows(cut: dict[str, Any]) -> None:
-    both(Items([item(k) for k in range(33)]), {"batch_size": 5, "collate_fn": scaled}, **cut)
-
-
-@shmloader.row_wise
 def remembering(samples: list[Any], made: list[Any] = []) -> Any:  # noqa: B006
     """Keeps what it gave, and sees whether somebody changed it."""
     for batch, copy in made:
@@ -192,29 +175,6 @@ def test_one_that_keeps_what_it_gave(tmp_path: pathlib.Path, spare_slots: int, d
 
 def whole(samples: list[Any]) -> Any:
     return default_collate(samples)
-
-
-@shmloader.row_wise
-def summed(samples: list[Any]) -> Any:
-    return torch.stack(samples).sum(0)
-
-
-@shmloader.row_wise
-def with_count(samples: list[Any]) -> Any:
-    return torch.stack(samples), len(samples)
-
-
-@pytest.mark.parametrize(
-    ("collate_fn", "says"),
-    [
-        (summed, r"for 2 samples it gave a tensor of shape \[3\]. The first dimension must be the number"),
-        (with_count, r"for 2 samples it gave a int \(2\). Give tensors or arrays whose first dimension"),
-    ],
-)
-def test_one_that_does_not_give_rows(collate_fn: Any, says: str) -> None:
-    loader = shmloader.DataLoader(Items([torch.ones(3)] * 6), 4, num_workers=2, chunk_size=2, collate_fn=collate_fn)
-    with loader, pytest.raises(RuntimeError, match=f"chunk_size needs a collate function that gives rows.*{says}"):
-        next(iter(loader))
 
 
 @pytest.mark.parametrize(
@@ -260,13 +220,6 @@ def test_a_sample_of_another_shape_is_torchs_error(odd: list[int], says: str) ->
         assert isinstance(theirs[0], Raised) and says in theirs[0].text
 
 
-@pytest.mark.parametrize("other", [torch.ones(2, dtype=torch.float64), [torch.ones(2)], "text", numpy.ones(2)])
-def test_samples_of_another_structure(other: Any) -> None:
-    loader = shmloader.DataLoader(Items([ones(2)] * 4 + [other] * 4), 8, num_workers=2, chunk_size=4)
-    with loader, pytest.raises(RuntimeError, match=r"and dtype, but got .*float32.* from entry 0 on, and .* 4 on"):
-        next(iter(loader))
-
-
 class Fails(Augmented):
     def __getitem__(self, index: int) -> Any:
         if index in (5, 6, 11):
@@ -297,17 +250,3 @@ def test_too_little_memory_is_an_error_in_its_place() -> None:
         got = iterate(loader)
     assert [type(one) for one in got] == [torch.Tensor, Raised, torch.Tensor]
     assert got[1].kind is MemoryError and "max_ring_bytes allows 1.9 MiB" in got[1].text
-
-
-class Unpicklable:
-    def __reduce__(self) -> Any:
-        raise TypeError("not me")
-
-
-def test_an_index_that_cannot_be_pickled_opens_nothing() -> None:
-    batches = [[0, 1, 2], [3, 4, Unpicklable()], [5, 6, 7]]
-    with shmloader.DataLoader(Items(list(range(8))), batch_sampler=batches, num_workers=1, chunk_size=1) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        with pytest.raises(TypeError, match="not me"):
-            next(iterator)

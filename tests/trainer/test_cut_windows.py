@@ -55,17 +55,6 @@ def test_each_row_is_made_once_by_a_worker_that_gets_no_more_than_its_share(
         assert sum(load.values()) == 256 and max(load.values()) <= share + share // 8
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_place_is_opened_once_in_a_window(workers: int) -> None:
-    windows, count = Windows(workers, 512, None), 0
-    for seed in range(10):
-        places_of = at_random(20, seed=seed)
-        cut = windows.cut(places_of, [0] * workers)
-        windows.recent = cut.recent
-        count += sum(map(len, opened(cut, places_of, workers)))
-    assert count <= 10 * (20 + workers)  # at most one place for each worker is cut apart for the sake of the shares
-
-
 def test_a_worker_gets_the_places_it_had_and_begins_with_the_latest() -> None:
     windows = Windows(2, 512, None)
     first = windows.cut(at_random(20), [0, 0])
@@ -75,11 +64,6 @@ def test_a_worker_gets_the_places_it_had_and_begins_with_the_latest() -> None:
     for worker in range(2):
         assert after[worker][0] == before[worker][-1]
         assert len(set(before[worker]) & set(after[worker])) >= 8
-
-
-def test_one_place_is_shared_because_others_would_wait() -> None:
-    cut = Windows(4, 512, None).cut([["only"] * 64] * 4, [0] * 4)
-    assert Counter(task.worker for task in cut.tasks) and {task.worker for task in cut.tasks} == {0, 1, 2, 3}
 
 
 def test_a_worker_with_rows_due_gets_fewer() -> None:
@@ -97,12 +81,6 @@ def test_a_worker_with_rows_due_gets_fewer() -> None:
 def test_shares(rows: int, due: list[int], expected: list[int]) -> None:
     found = shares(rows, due)
     assert found == expected and sum(found) >= rows
-
-
-def test_a_batch_in_one_task_lists_no_rows_and_one_without_samples_has_a_task() -> None:
-    cut = Windows(2, 512, None).cut([["a"] * 4, [], ["b"] * 4], [0, 0])
-    assert sorted(cut.tasks) == [(0, 0, None), (1, 0, None), (2, 1, None)]
-    assert Windows(2, 512, None).cut([[], []], [0, 0]).tasks == [(0, 0, None), (1, 0, None)]
 
 
 def test_rows_of_a_task_are_in_the_order_of_their_places() -> None:

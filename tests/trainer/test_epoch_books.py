@@ -118,16 +118,6 @@ def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], le
         assert (state["epoch"], state["batches"]) == ((0, BATCHES - left) if left else (1, 0))
 
 
-def test_closed_within_the_loop() -> None:
-    made = loader()
-    for batch in (batches := iter(made)):
-        assert len(batch["i"]) == BATCH
-        batches.close()
-    assert made.state_dict()["batches"] == 1
-    made.load_state_dict(made.state_dict())
-    assert len(iterate(made)) == BATCHES - 1
-
-
 # ------------------------------------------------------------------------------------- a batch in hand, and a failure
 
 
@@ -216,28 +206,6 @@ def test_saved_where_the_sampler_raised(options: dict[str, Any]) -> None:
         assert [*got, len(got), *iterate(made)] == list(range(40))
 
 
-class Broken:
-    """Raises whenever it is asked, from its third index on."""
-
-    k = -1
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> int:
-        self.k += 1
-        if self.k > 2:
-            raise ArithmeticError("in the sampler")
-        return self.k
-
-
-def test_a_sampler_that_raises_for_ever_comes_to_an_end() -> None:
-    with loader(dataset=range(40), batch_size=None, sampler=Broken(), num_workers=1) as made:
-        ours = iterate(made)
-        assert made.state_dict()["epoch"] == 1
-    assert_same(ours, iterate(DataLoader(range(40), None, sampler=Broken(), num_workers=1)))
-
-
 class Sealed(int):
     """An index that cannot be pickled."""
 
@@ -254,6 +222,7 @@ BATCHED: list[dict[str, Any]] = [
     {"persistent_workers": True},
     {"device": "cpu", "on_device": lambda batch: batch},
     {"sample_seeds": True},
+    {"group_by": lambda index: 0},
 ]
 
 

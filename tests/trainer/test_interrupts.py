@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import random
 import signal
@@ -14,15 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from at_line import AtLine
-from conftest import BOTH, Augmented, children
+from conftest import Augmented
 from interrupts import left_since, present
 from scripts import run_script
 
 import shmloader
 from shmloader.system import signals
-from shmloader.trainer import iterator, watch, worker_set
+from shmloader.trainer import worker_set
 
 # ---------------------------------------------------------------------------------------------------- random moments
 
@@ -40,12 +37,12 @@ def test_random_moments(moment: str, start: str, count: int, span: float) -> Non
     """Where torch's loader was interrupted so, 7 of 30 ends and 17 of 30 starts were not heard or left something."""
     ran = run_script(
         f"""
-        import sys, interrupts
+        import sys, warnings, interrupts
+        warnings.simplefilter("ignore")
         if __name__ == "__main__":
             arguments = "--moment {moment} --start {start} --count {count} --span {span}"
             sys.exit(interrupts.main(arguments.split()))
-        """,
-        flags=["-W", "ignore"],
+        """
     )
     assert ran.status == 0, ran.out + ran.err
 
@@ -128,42 +125,6 @@ def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
     begin_to_end()
 
 
-class Broken(BaseException):
-    """What no signal handler raises: it can be held back by nobody."""
-
-
-def break_off() -> None:
-    raise Broken
-
-
-@pytest.mark.long
-def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever line of the end it was broken off at.  (Elsewhere the number of a descriptor may be lost that way.)"""
-    files = tuple(str(module.__file__) for module in (worker_set, iterator))
-    # No held() here: a trace function, and nothing else, can skip its end, and it would then hold for ever.
-    for module in (worker_set, iterator):
-        monkeypatch.setattr(module, "held", contextlib.nullcontext)
-    running = begin()
-    with AtLine(0, break_off, files) as counted:
-        running.close()
-    assert counted.lines > 50
-    before = present()
-    monkeypatch.setattr(worker_set, "PATIENCE", 0.5)  # for workers that nobody could tell
-    for line in sorted(random.Random(7).sample(range(1, counted.lines + 1), 60)):
-        running = begin()
-        next(running)
-        watching = running._worker_set._watch.thread
-        with contextlib.suppress(Broken), AtLine(line, break_off, files):
-            running.close()
-        running.close()
-        assert not any(worker.is_alive() for worker in running._workers), line
-        assert not watching.is_alive(), line
-        assert running._ended and list(running) == [], line
-    del running
-    assert not left_since(before)
-    begin_to_end()
-
-
 # ---------------------------------------------------------------------------------------------- what may take long
 
 
@@ -214,93 +175,7 @@ def test_ctrl_c_while_the_dataset_is_pickled(start: str, ctrl_c: None) -> None:
     caught.value.__traceback__ = None  # it holds the half-made iterator
 
 
-# -------------------------------------------------------------------------------------------------- what workers get
-
-
-class Mask(torch.utils.data.Dataset):
-    """What a worker does with signals."""
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> Any:
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        handlers = [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
-        return {"blocked": sorted(blocked), "handlers": [text.partition(" at 0x")[0] for text in handlers]}
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_have_the_handlers_that_they_have_in_torch(start: str) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        theirs, ours = (
-            list(kind(Mask(), batch_size=None, num_workers=1, multiprocessing_context=start)) for kind in BOTH
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert ours == theirs
-    assert "int_handler" in ours[0]["handlers"][0]
-
-
-@pytest.mark.long
-def test_ctrl_c_in_a_fork_hook(ctrl_c: None) -> None:
-    """Python prints what a hook raises, and forgets it."""
-    ran = run_script(
-        """
-        import os, signal, torch, shmloader
-        from conftest import Augmented, children
-
-        def press():
-            global presses
-            if presses:
-                presses -= 1
-                signal.raise_signal(signal.SIGINT)
-
-        presses = 0
-        os.register_at_fork(before=press, after_in_parent=press)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for presses in (1, 2):
-            try:
-                iter(shmloader.DataLoader(Augmented(), num_workers=2))
-            except KeyboardInterrupt:
-                print("heard")
-            assert not children()
-        """
-    )
-    assert ran.out == "heard\nheard\n" and not ran.err, ran.out + ran.err
-
-
 # ------------------------------------------------------------------------------------------------- what else may fail
-
-
-def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = present()
-    for name in ("TrainerSide", "Delivery", "workers_of"):
-        with monkeypatch.context() as patch:
-            patch.setattr(iterator, name, None)
-            with pytest.raises(TypeError, match="not callable"):
-                begin()
-    assert not left_since(before)
-
-
-def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    iterator = begin()
-    workers, threads = list(iterator._workers), iterator._worker_set._watch.thread
-
-    def fail(self: watch.Watch) -> None:
-        raise OSError("no luck")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watch.Watch, "stop", fail)
-        with pytest.raises(OSError, match="no luck"):
-            iterator.close()
-    assert not any(worker.is_alive() for worker in workers)
-    assert not children() & {worker.pid for worker in workers}
-    assert threads.is_alive()
-    iterator.close()
-    assert not threads.is_alive()
-    gc.collect()
-    begin_to_end()  # torch knows nothing of the former workers
 
 
 class Undead:
@@ -321,7 +196,7 @@ class Undead:
 
 
 def test_no_memory_is_taken_from_a_worker_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_set, "PATIENCE", 1.0)
+    monkeypatch.setattr(worker_set, "PATIENCE", 0.2)
     iterator = begin()
     batch = next(iterator)
     ring = iterator._ring

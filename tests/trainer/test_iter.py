@@ -1,9 +1,9 @@
-"""iter(): called early, it has workers fill the ring; what a handler calls while it runs raises an error."""
+"""iter(): called early, it has workers fill the ring; broken off, it leaves the place that was loaded."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ import shmloader
 from shmloader.resume import place
 from shmloader.resume.place import Place
 from shmloader.trainer import iterator
-from shmloader.trainer.conductor import Conductor
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -31,10 +30,8 @@ class Stream(IterableDataset[Any]):
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"shuffle": True},
     {"shuffle": True, "persistent_workers": True},
     {"dataset": Stream()},
-    {"dataset": Stream(), "persistent_workers": True},
 ]
 
 
@@ -108,60 +105,7 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
     assert epoch > 5
 
 
-# ---------------------------------------------------------------------------------- what a signal's handler calls in it
-
-
 BATCHES = [[0, 1], [2, 3], [4, 5]]
-
-
-@pytest.fixture
-def loader() -> Iterator[Any]:
-    with shmloader.DataLoader(torch.arange(6), batch_size=2, num_workers=1, persistent_workers=True) as made:
-        assert made.rides_ring
-        yield made
-
-
-def handled(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], None], after: bool) -> None:
-    """Have a handler run once in the next iter(), before the epoch begins or after."""
-    real = Conductor.begin
-
-    def begin(self: Conductor, *given: Any) -> None:
-        monkeypatch.setattr(Conductor, "begin", real)
-        if not after:
-            handler()
-        real(self, *given)
-        if after:
-            handler()
-
-    monkeypatch.setattr(Conductor, "begin", begin)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", [next, iter])
-def test_a_call_in_iter_is_an_error_and_the_epoch_is_whole(
-    loader: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any], after: bool
-) -> None:
-    iterator = iter(loader)
-    next(iterator)
-    refused: list[str] = []
-
-    def handler() -> None:
-        with pytest.raises(RuntimeError) as caught:
-            call(iterator if call is next else loader)
-        refused.append(str(caught.value))
-
-    handled(monkeypatch, handler, after)
-    assert [batch.tolist() for batch in loader] == BATCHES
-    assert len(refused) == 1 and "next() or iter() was called" in refused[0]
-    assert [batch.tolist() for batch in loader] == BATCHES
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_close_in_iter_is_a_runtime_error(loader: Any, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
-    next(iter(loader))
-    handled(monkeypatch, loader.close, after)
-    with pytest.raises(RuntimeError, match=r"^The loader was closed while iter\(\) ran"):
-        iter(loader)
 
 
 @pytest.mark.parametrize(
@@ -198,24 +142,6 @@ def test_iter_that_is_broken_off_keeps_the_place_that_was_loaded(
         assert made.state_dict() == state
         assert [batch.tolist() for batch in made] == BATCHES[1:]
         assert [batch.tolist() for batch in made] == BATCHES
-
-
-def test_iter_that_is_broken_off_keeps_the_place_that_its_handler_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    with shmloader.DataLoader(torch.arange(6), batch_size=2) as loader:
-        batches = iter(loader)
-        states = [loader.state_dict() for _ in range(2) if next(batches) is not None]
-
-        def begin(self: Place, *given: Any) -> None:
-            monkeypatch.undo()
-            loader.load_state_dict(states[1])
-            raise KeyboardInterrupt
-
-        loader.load_state_dict(states[0])
-        monkeypatch.setattr(Place, "begin", begin)
-        with pytest.raises(KeyboardInterrupt):
-            iter(loader)
-        assert loader.state_dict() == states[1]
-        assert [batch.tolist() for batch in loader] == BATCHES[2:]
 
 
 @pytest.mark.parametrize("part", ["TrainerSide", "workers_of", "Steps"])

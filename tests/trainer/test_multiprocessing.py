@@ -52,7 +52,3 @@ def test_without_the_list_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("shmloader.system.spawn_arguments.given_descriptors", of_multiprocessing.given_descriptors)
     loader = shmloader.DataLoader(Augmented(4), num_workers=2, multiprocessing_context="spawn")
     assert [batch["i"].item() for batch in loader] == [0, 1, 2, 3]
-
-
-def test_a_process_of_another_making_has_nothing_to_close() -> None:
-    of_multiprocessing.close_pipes(object())  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -107,20 +106,6 @@ def test_what_a_dataset_gets(options: dict[str, Any]) -> None:
 
     theirs, ours = epoch(BOTH[0]), epoch(BOTH[1], **options)
     assert ours == theirs and all(text.startswith("int64 ") for batch in ours for text in batch)
-
-
-def test_a_sampler_whose_indices_change_their_class() -> None:
-    class Draws(torch.utils.data.Sampler[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            for k in range(30):
-                yield [k, numpy.int64(k), numpy.int32(k)][k // 10]
-
-        def __len__(self) -> int:
-            return 30
-
-    for batch_size in (None, 4, 10):
-        theirs, ours = (list(kind(Types(), batch_size, sampler=Draws(), num_workers=2)) for kind in BOTH)
-        assert ours == theirs
 
 
 def test_a_dead_workers_task_is_opened_again() -> None:

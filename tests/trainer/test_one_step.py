@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -11,12 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from at_line import AtLine
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 import shmloader
 from shmloader.private import of_torch
-from shmloader.resume import source
 from shmloader.trainer.iterator import RingIterator
 
 LENGTH = 3000
@@ -59,9 +56,6 @@ class InterruptedSampler:
 
         monkeypatch.setattr(RandomSampler, "__iter__", interrupted)
 
-    def again(self) -> None:
-        self.drawn = itertools.count()
-
 
 @pytest.mark.parametrize(
     ("at", "options"),
@@ -96,43 +90,6 @@ def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: d
     got += [numbers_in(batch) for batch in iterator]
     assert got == expected
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.long
-def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each line of what draws the indices again: none is lost by the second interrupt."""
-
-    def loader() -> Any:
-        return shmloader.DataLoader(Numbers(), batch_size=30, num_workers=1, shuffle=True)
-
-    def press() -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    expected = epoch(loader())
-    state = torch.get_rng_state()
-    sampler = InterruptedSampler(monkeypatch, 200)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    lines, at = 0, 0
-    try:
-        while at <= lines:
-            sampler.again()
-            torch.manual_seed(3)
-            got, raised = [], 0
-            iterator = iter(loader())
-            while len(got) < len(expected):
-                try:
-                    with AtLine(at, press, (source.__file__,)) if raised == 1 else nullcontext() as reached:
-                        got.append(numbers_in(next(iterator)))
-                except KeyboardInterrupt:
-                    raised += 1
-                if reached is not None and reached.lines:
-                    lines = max(lines, reached.lines)
-            assert (got, raised) == (expected, 1 + (at > 0)), f"interrupted at line {at} of {lines}"
-            assert torch.equal(torch.get_rng_state(), state), f"interrupted at line {at} of {lines}"
-            at += 1
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert lines > 15
 
 
 def test_an_interrupted_sampler_that_may_not_repeat_itself_is_an_error() -> None:

@@ -13,7 +13,6 @@ import pathlib
 import sqlite3
 import sys
 import tarfile
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -166,14 +165,6 @@ def test_files_by_process_are_not_named(folder: pathlib.Path) -> None:
     with open(folder / "text", "rb") as held:
         assert warned(Holds({os.getpid(): held})) == []
         assert len(warned(Holds({os.getpid() + 1: held}))) == 1
-
-
-def test_a_file_in_memory_stays_there() -> None:
-    with tempfile.SpooledTemporaryFile() as held:
-        held.write(b"memory")
-        assert warned(Holds(held)) == [] and held._rolled is False
-        held.rollover()
-        assert len(warned(Holds(held))) == (sys.version_info >= (3, 11))  # before, it is no io.IOBase
 
 
 def test_a_loader_warns_where_it_is_iterated(folder: pathlib.Path) -> None:

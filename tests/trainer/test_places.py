@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 from conftest import Augmented, Deadly, Items, Raised, assert_same, iterate, seed_all
-from test_chunks import Pair, Unpicklable, both, item, of_five, ones, summed
+from test_chunks import Pair, both, item, of_five, ones
 from torch.utils.data import ConcatDataset, Subset, default_collate, get_worker_info
 
 import shmloader
@@ -98,15 +98,6 @@ def test_rows_that_are_written_in_place_where_they_are_one_behind_the_other() ->
     both(Into([ones(3, 4) * k for k in range(40)]), {"batch_size": 8, "shuffle": True}, group_by="place")
 
 
-class AtOnce(Placed):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
-
-
-def test_samples_that_are_got_at_once() -> None:
-    both(AtOnce([item(k) for k in range(40)]), {"batch_size": 8, "shuffle": True}, group_by="place")
-
-
 # ----------------------------------------------------------------------------------------------------- random numbers
 
 
@@ -176,12 +167,6 @@ def test_places_in_torchs_wrappers() -> None:
         assert storage_place(without) is None
 
 
-def test_subset_and_concat_through_the_ring() -> None:
-    placed = Placed([item(k) for k in range(30)])
-    dataset = ConcatDataset([Subset(placed, range(3, 28)), Items([item(3)] * 9)])
-    both(dataset, {"batch_size": 6, "shuffle": True}, group_by="place")
-
-
 class Says(Placed):
     def __init__(self, says: Any) -> None:
         super().__init__(list(range(30)))
@@ -234,15 +219,9 @@ def test_what_cannot_be_grouped(dataset: Any, options: dict[str, Any], says: str
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_an_index_that_cannot_be_pickled_is_an_error_in_its_place() -> None:
-    batches = [[0, 1, 2], [3, 4, Unpicklable()], [5, 6, 7], [8]]
-    with shmloader.DataLoader(
-        Items(list(range(9))), batch_sampler=batches, num_workers=2, group_by=lambda index: 0
-    ) as loader:
-        got = iterate(loader)
-    assert [one.kind if isinstance(one, Raised) else one.tolist() for one in got] == [
-        [0, 1, 2], TypeError, [5, 6, 7], [8]
-    ]  # fmt: skip
+@shmloader.row_wise
+def summed(samples: list[Any]) -> Any:
+    return torch.stack(samples).sum(0)
 
 
 @pytest.mark.parametrize(
@@ -305,20 +284,6 @@ def test_workers_that_die_are_replaced(tmp_path: pathlib.Path, deaths: list[int]
     assert not list(tmp_path.iterdir())
 
 
-def test_a_successor_makes_what_lies_below_the_batch_that_is_taken_next(tmp_path: pathlib.Path) -> None:
-    """The largest place is first, and is all of the second batch: its worker dies there."""
-    places = [0, 0, 1, 1, 2, 2, 2, 2]
-    with shmloader.DataLoader(
-        Deadly(list(range(8)), tmp_path, [4]),
-        4,
-        num_workers=1,
-        group_by=places.__getitem__,
-        on_worker_death="respawn",
-        timeout=30,
-    ) as loader:
-        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 def test_a_death_names_the_rows(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(Deadly([1] * 40, tmp_path, [12]), 8, num_workers=2, group_by=of_five)
     says = r"It held rows \[.*4.*\] of batch 1 of this epoch \(indices \[.*12.*\]\)"
@@ -344,26 +309,6 @@ def test_a_resume_in_mid_epoch(given: int) -> None:
         third.load_state_dict(state)
         got += list(third)
     assert_same(got, whole)
-
-
-def test_an_interrupt_in_a_place_loses_no_batch() -> None:
-    interrupts = iter([False] * 45 + [True])
-
-    def place(index: int) -> int:
-        if next(interrupts, False):
-            raise KeyboardInterrupt
-        return index % 5
-
-    with shmloader.DataLoader(Items(list(range(80))), 5, num_workers=2, group_by=place) as loader:
-        iterator, got, interrupted = iter(loader), [], 0
-        while True:
-            try:
-                got.append(next(iterator).tolist())
-            except KeyboardInterrupt:
-                interrupted += 1
-            except StopIteration:
-                break
-    assert interrupted == 1 and got == [list(range(k, k + 5)) for k in range(0, 80, 5)]
 
 
 class Bad(Placed):
@@ -407,35 +352,3 @@ def test_a_dataset_that_looks_ahead_hears_indices_and_not_rows() -> None:
     batches = list(loader)
     assert torch.cat([indices for indices, _ in batches]).tolist() == list(range(8, 64))
     assert all((lowest >= 8).all() and (lowest <= indices).all() for indices, lowest in batches)
-
-
-class RaisesForEver:
-    """A sampler of 9 batches, and then of errors.  It is no generator, which would end."""
-
-    given = 0
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> list[int]:
-        if self.given == 9:
-            raise ValueError
-        self.given += 1
-        return [self.given]
-
-
-def test_a_sampler_that_raises_for_ever_ends_the_epoch_as_without_windows() -> None:
-    """An error comes in place of each batch that is left, also of those that were drawn for a window and not opened."""
-    loader = shmloader.DataLoader(
-        Placed([item(k) for k in range(64)]), batch_sampler=RaisesForEver(), num_workers=2, group_by="place"
-    )
-    batches, came = iter(loader), []
-    while len(came) < 20:
-        try:
-            next(batches)
-            came.append("batch")
-        except ValueError:
-            came.append("error")
-        except StopIteration:
-            break
-    assert len(came) == 9 and came[-1] == "error"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import pathlib
@@ -17,17 +16,11 @@ import numpy
 import pytest
 import torch
 from conftest import Augmented, Deadly, assert_same, die, into_environment, label, seed_all
-from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
-from shmloader.core.ring import ANY, FILLED
-from shmloader.core.worker import WorkerSide
 from shmloader.system.call_stacks import StackMemory
-from shmloader.trainer.watch import Watch
-from shmloader.trainer.worker_set import WorkerSet
-
-RING_LINE = 128  # bytes for the words of each half of a memory (atomics.h)
+from shmloader.trainer import worker_set
 
 KILLED = "is killed by signal: Killed."
 
@@ -140,9 +133,11 @@ def test_workers_that_wait_are_replaced_too() -> None:
         assert_same(got, [list(theirs) for _ in range(3)])
 
 
-def test_the_third_death_over_one_batch(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
+def test_the_third_death_over_one_batch(tmp_path: pathlib.Path, schedule: str) -> None:
+    """Whoever died."""
     loader = shmloader.DataLoader(
-        deadly(tmp_path, {8: 2, 21: 3}), batch_size=4, num_workers=2, on_worker_death="respawn"
+        deadly(tmp_path, {8: 2, 21: 3}), batch_size=4, num_workers=2, on_worker_death="respawn", schedule=schedule
     )
     iterator, got = iter(loader), []
     with pytest.raises(RuntimeError) as caught:
@@ -203,7 +198,10 @@ def test_the_error_names_the_batches_that_were_held(tmp_path: pathlib.Path, dead
 # ------------------------------------------------------------------------------------------------------------ hanging
 
 
-def test_a_timeout_names_the_worker_its_batch_and_its_line(tmp_path: pathlib.Path) -> None:
+def test_a_timeout_names_the_worker_its_batch_and_its_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_set, "PATIENCE", 0.5)  # for the worker that hangs, at the end
     dataset = deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
     made = time.monotonic()
     iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=3))
@@ -276,111 +274,31 @@ def test_a_worker_that_has_ended_has_no_stack() -> None:
         stacks.close()
 
 
-class Progress:
-    """A ring where something comes while it is looked at: what it says of a worker's debts, one answer a call."""
-
-    def __init__(self, debts: list[list[int]], comes: str = "") -> None:
-        self.debts, self.comes = debts, comes
-        self.sequences = self
-        self.alarmed = comes == "a death"
-
-    def owner(self, sequence: int) -> int:
-        return 0
-
-    def owes(self, worker: int) -> list[int]:
-        return self.debts.pop(0) if len(self.debts) > 1 else self.debts[0]
-
-    def holds(self, worker: int) -> list[int]:
-        return []
-
-    def ready(self) -> bool:
-        return self.comes == "the batch"
-
-    def about(self, sequence: int) -> tuple[int, int, int]:
-        return sequence, 0, 0
-
-    def rows_of(self, sequence: int) -> None:
-        return None
-
-    def task(self, sequence: int) -> list[int]:
-        return [sequence]
-
-
-class Worker:
-    pid = os.getpid()
-    killed = False
-
-    def kill(self) -> None:
-        self.killed = True
-
-
-def a_worker_set(ring: Progress, respawn: bool = True) -> WorkerSet:
-    options: Any = {"reissue": True, "timeout": 1, "outlives": True}
-    worker_set = WorkerSet(None, ring, None, respawn=respawn, **options)  # type: ignore[arg-type]
-    worker_set.workers = [Worker()]  # type: ignore[list-item]
-    return worker_set
-
-
-@pytest.mark.parametrize("respawn", [False, True])
-@pytest.mark.parametrize("comes", ["the batch", "a death"])
-def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
+@pytest.mark.parametrize("death", ["raise", "respawn"], ids=["an error", "a kill"])
+def test_a_batch_that_comes_while_its_timeout_is_looked_into(death: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for a stack takes half a second.  If the batch comes meanwhile, that is no timeout and no kill."""
-    worker_set = a_worker_set(Progress([[5]], comes), respawn)
-    worker_set.raise_or_kill([5])
-    assert not worker_set.workers[0].killed  # type: ignore[attr-defined]
+    comes = torch.multiprocessing.get_context("fork").Event()
 
+    class Waits(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            assert index != 1 or comes.wait(60)
+            return os.getpid()
 
-@pytest.mark.parametrize("late", [0, 1])
-def test_a_worker_that_has_published_meanwhile_is_not_killed(late: int) -> None:
-    worker_set = a_worker_set(Progress([[5], *[[5]] * late, [6]]))
-    worker_set.raise_or_kill([5])
-    assert worker_set.workers[0].killed == bool(late)  # type: ignore[attr-defined]
-    assert list(worker_set._hung) == [0] * late
+    def answer(stacks: StackMemory, pid: int) -> str:
+        comes.set()
+        while not iterator._ring.ready():
+            time.sleep(0.01)
+        return "  here"
 
-
-def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
-    """The watching thread adds to the set."""
-    worker_set = a_worker_set(Progress([[]]))
-    ring: Any = worker_set._ring
-    ring.clear_alarm = ring.alarm = lambda: None
-
-    def owes(worker: int) -> list[int]:
-        worker_set._ended.update(range(1, 50))
-        return []
-
-    ring.sequences.owes = owes
-    worker_set._ended.add(0)
-    worker_set._dismissed.update(range(50))
-    worker_set._watch = object()  # type: ignore[assignment]
-    worker_set.look_after()
-    worker_set._watch = None
-
-
-def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
-    """Otherwise the next death would not be noticed."""
-    options = {"batch_size": 4, "num_workers": 2}
-    loader = shmloader.DataLoader(deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
-    seed_all()
-    begin, failures = Watch.__init__, [OSError(errno.EMFILE, "too many")]
-
-    def fail(self: Watch, *arguments: Any) -> None:
-        if failures:
-            raise failures.pop()
-        begin(self, *arguments)
-
-    iterator, got = iter(loader), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Watch, "__init__", fail)
-        with pytest.raises(OSError, match="too many open files"):
-            while True:
-                got.append(next(iterator))
-        got += list(iterator)
-    assert_same(got, undisturbed(**options)[0])
+    monkeypatch.setattr(StackMemory, "stack_of", answer)
+    options: Any = {"num_workers": 1, "multiprocessing_context": "fork", "on_worker_death": death}
+    iterator = iter(shmloader.DataLoader(Waits(4), timeout=0.5, **options))
+    assert torch.cat(list(iterator)).tolist() == [iterator._workers[0].pid] * 4
 
 
 def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
     options = {"batch_size": 4, "num_workers": 2}
-    dataset = deadly(tmp_path, {9: 1, 30: 2}, how=hang)
+    dataset = deadly(tmp_path, {9: 1, 30: 1}, how=hang)
     loader = shmloader.DataLoader(dataset, timeout=2, on_worker_death="respawn", **options)
     seed_all()
     got = list(loader)
@@ -419,66 +337,6 @@ def test_a_timeout_while_all_workers_are_still_starting_names_nobody(tmp_path: p
     loader.close()
 
 
-def test_who_owns_a_sequence() -> None:
-    with BothSides() as ring:
-        assert ring.trainer.sequences.awaited() == []
-        ring.trainer.open(ANY, 0)
-        assert ring.trainer.sequences.owner(0) is None and ring.trainer.sequences.awaited() == [0]
-        assert ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(0) == []
-        ring.claim_again()
-        assert ring.trainer.sequences.owner(0) == 0 and ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(
-            0
-        ) == [0]
-        ring.worker.publish(FILLED)
-        assert (
-            ring.trainer.sequences.owner(0) == 0
-            and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(0) == []
-        )
-        ring.trainer.take().release()
-        ring.trainer.open(0, 0)
-        assert ring.trainer.sequences.owner(1) == 0 and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(
-            0
-        ) == [1]
-        for question in (
-            ring.trainer.sequences.owner,
-            ring.trainer.sequences.about,
-            ring.trainer.sequences.held_for,
-            ring.trainer.task,
-        ):
-            for sequence in (0, 2, 3):  # two of them have the entry that another one lives in
-                with pytest.raises(ValueError, match=f"sequence {sequence} is not in flight"):
-                    question(sequence)
-
-
-def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
-    with BothSides() as ring:
-        for call in (
-            ring.trainer.sequences.owes, ring.trainer.sequences.holds, ring.trainer.revoke, ring.trainer.dismiss,
-            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0),
-        ):  # fmt: skip
-            for worker in (-1, 1, ANY - 1):
-                with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
-                    call(worker)
-        assert ring.trainer.sequences.in_flight == 0
-        sides: list[Any] = [ring.trainer, ring.worker]
-        for side in sides:
-            for ask in (
-                side.committed,
-                side.overflowed,
-                functools.partial(side.note_committed, bytes=1),
-            ):
-                for payload in (-1, ring.trainer.payloads):
-                    with pytest.raises(IndexError, match=f"no payload {payload}: this ring's are 0 to 4"):
-                        ask(payload)
-        assert ring.worker.current == -1, "which is no index"
-        for write in (
-            lambda: ring.worker.allocate(1), lambda: ring.worker.map_written(0, 1), ring.worker.buffer,
-            lambda: ring.worker.offset_of(0, 1), lambda: ring.worker.address(0), lambda: ring.worker.write(0, b"x"),
-        ):  # fmt: skip
-            with pytest.raises(RuntimeError, match="no sequence is claimed, so there is no payload"):
-                write()
-
-
 def test_what_a_worker_leaves() -> None:
     from shmloader.worker import random_states
 
@@ -489,43 +347,3 @@ def test_what_a_worker_leaves() -> None:
     seed_all(8)
     random_states.restore(left)
     assert [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)] == drawn
-
-
-def test_however_often_a_worker_dies_over_a_batch_what_the_last_one_left_stays() -> None:
-    with BothSides(remember=True) as ring:
-        left = None
-        for batch in range(4):
-            ring.claim()
-            for _ in range(3):
-                assert ring.worker.recall() == left
-                ring.worker.remember(b"states that nobody needs: they were left before a death")
-                ring.die()
-                ring.claim_again()
-            left = f"the states after batch {batch}".encode()
-            ring.worker.remember(left)
-            ring.worker.publish(FILLED)
-            ring.trainer.take().release()
-
-
-def test_states_that_are_too_long_are_not_remembered() -> None:
-    with BothSides(remember=True) as ring:
-        most = ring.segment.geometry.memory_stride - RING_LINE
-        for states, recalled in ((b"s" * most, b"s" * most), (b"s" * (most + 1), None), (b"short", b"short")):
-            ring.claim()
-            ring.worker.remember(states)
-            ring.worker.publish(FILLED)
-            ring.trainer.take().release()
-            ring.claim()
-            assert ring.worker.recall() == recalled, "not what is older"
-            ring.worker.remember(b"other")
-            ring.worker.publish(FILLED)
-            ring.trainer.take().release()
-
-
-def test_a_ring_that_does_not_remember() -> None:
-    with BothSides() as ring:
-        ring.claim([5, 6])
-        for call in (lambda: ring.worker.remember(b"s" * 20_000), ring.worker.recall):
-            with pytest.raises(RuntimeError, match="made without memory for the random states of workers"):
-                call()
-        assert ring.trainer.task(0) == [5, 6], "the first task lies where the memory would"

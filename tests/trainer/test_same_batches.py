@@ -8,10 +8,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, Augmented, Fresh, assert_same_outcome, label
+from conftest import BOTH, Augmented, assert_same_outcome
 from torch.utils.data import (
-    RandomSampler,
-    WeightedRandomSampler,
     default_collate,
 )
 
@@ -19,14 +17,6 @@ from torch.utils.data import (
 class ByKey(Augmented):
     def __getitem__(self, index: Any) -> Any:
         return repr((type(index).__name__, index)), random.random()
-
-
-class Odd:
-    """A sampler that is no Sampler, has no length and draws while it goes."""
-
-    def __iter__(self) -> Any:
-        for k in range(9):
-            yield (k + random.randrange(3)) % 9
 
 
 def scaled(items: list[Any]) -> Any:
@@ -45,12 +35,6 @@ def stacked_by_hand(items: list[Any]) -> Any:
 def half_stacked(items: list[Any]) -> Any:
     batch = default_collate(items)
     return {"x": batch["x"][:, :2], "first": batch["x"][0], "n": batch["n"], "again": default_collate([[1, 2], [3, 4]])}
-
-
-def reseed(worker_id: int) -> None:
-    random.seed(1000 + worker_id)
-    numpy.random.rand(worker_id)
-    torch.rand(worker_id + 1)
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, True), (2, False), (4, True)])
@@ -80,26 +64,6 @@ def test_collate_functions(collate: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 12, "num_workers": 5},
-        {"batch_size": None, "shuffle": True},
-        {"batch_size": None, "sampler": [[0, 1], [2], []]},
-        {"sampler": Fresh(Odd), "batch_size": 2},
-        {"batch_sampler": [[0, 1, 2], (3, 4), [5]]},
-        {"sampler": Fresh(lambda: RandomSampler(range(9), replacement=True, num_samples=13)), "batch_size": 3},
-        {"sampler": Fresh(lambda: WeightedRandomSampler([0.1, 0.9, 0.3], 12)), "batch_size": 3},
-        {"batch_size": 3, "shuffle": True, "worker_init_fn": reseed},
-        {"batch_size": 2, "shuffle": True, "prefetch_factor": 5, "timeout": 30},
-    ],
-    ids=label,
-)
-def test_samplers_and_options(options: dict[str, Any]) -> None:
-    dataset = ByKey if options.get("batch_size", 1) is None else Augmented
-    assert_same_outcome(dataset, **{"num_workers": 2, "epochs": 2, **options})
-
-
-@pytest.mark.parametrize(
     "keys",
     [
         [[numpy.int64(3), 2], [True, 2**70], [-1, -(2**63)]],
@@ -110,10 +74,6 @@ def test_samplers_and_options(options: dict[str, Any]) -> None:
 def test_keys_of_every_type_reach_the_dataset(keys: Any) -> None:
     assert_same_outcome(ByKey, batch_sampler=keys, num_workers=2)
     assert_same_outcome(ByKey, batch_size=None, sampler=[key for batch in keys for key in batch], num_workers=2)
-
-
-def test_keys_that_are_tensors() -> None:
-    assert_same_outcome(ByKey, batch_sampler=Fresh(lambda: [[torch.tensor(3)], [torch.arange(2)]]), num_workers=1)
 
 
 def test_many_indices_in_a_batch() -> None:

@@ -6,13 +6,10 @@ import _thread
 import functools
 import gc
 import operator
-import os
 import signal
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +20,6 @@ import shmloader
 from shmloader.core.process import in_del
 from shmloader.storage.local_files import _Descriptor
 from shmloader.system import signals
-
-sys.path.append(str(Path(__file__).parent.parent / "readers"))
-from served import server_of
 
 
 class RaisedError(TimeoutError):
@@ -107,72 +101,6 @@ def test_nothing_is_left(made: str, lost: list[Any]) -> None:
         _die(dying, *numbers)
         assert RaisedError in lost
         assert not left_since(before)
-
-
-@pytest.mark.parametrize("copy", [True, False])
-def test_a_job_that_is_dropped_holds_up_no_other(copy: bool, lost: list[Any]) -> None:
-    name = f"dies {os.getpid()}"
-    with server_of(8, name):
-        before = present()
-        job = shmloader.attach(name, copy=copy)
-        batch = next(iter(job))
-        dying: list[Any] = [job._reading]
-        job._reading = None
-        lost.clear()
-        _die(dying)
-        assert RaisedError in lost
-        began = time.monotonic()
-        with shmloader.attach(name) as others:
-            for _ in range(3):
-                assert len(list(others))
-        assert time.monotonic() - began < 9  # a server that waits for a job drops it after 10 s
-        del job, batch, others
-        gc.collect()
-        left = left_since(before)
-        assert not left.keys() - {"threads", "children"}  # the server has started its worker
-
-
-def _called() -> None:
-    pass
-
-
-def test_a_signal_is_not_lost_in_the_next_objects_end() -> None:
-    ended: list[int] = []
-
-    class Slots:
-        __slots__ = ()
-
-        @in_del
-        def __del__(self) -> None:
-            with signals.held():
-                if not ended:
-                    signal.raise_signal(signal.SIGINT)
-            ended.append(len(ended))
-
-    class Plain(Slots):
-        pass
-
-    for kinds in ([Plain], [Plain, Slots, Plain], [Slots]):
-        dying: list[Any] = [kind() for kind in kinds]
-        ended.clear()
-        with pytest.raises(KeyboardInterrupt):
-            del dying[:]
-            _called()  # every version checks for signals where a function of Python begins
-        assert len(ended) == len(kinds)
-
-
-def test_what_fails_twice_is_not_tried_again() -> None:
-    """Once it may have been a handler's exception."""
-    calls: list[int] = []
-
-    class Fails:
-        @in_del
-        def __del__(self) -> None:
-            calls.append(1)
-            raise KeyError
-
-    _die([Fails()], signal.SIGWINCH)  # which has no handler
-    assert calls == [1, 1]
 
 
 @pytest.mark.parametrize("error", [SystemExit, RaisedError])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
-import resource
 import threading
 import warnings
 import weakref
@@ -313,36 +312,6 @@ def test_a_descriptor_that_is_another_files_by_now(tmp_path: pathlib.Path) -> No
     value.close()
 
 
-class Passing:
-    """A descriptor that is closed as soon as it is handed over: a copy's, made to be pickled."""
-
-    def __reduce__(self) -> Any:
-        fd = os.memfd_create("test")
-        context.get_spawning_popen().duplicate_for_child(fd)
-        os.close(fd)
-        return int, (fd,)
-
-
-def test_a_descriptor_that_nobody_keeps(tmp_path: pathlib.Path) -> None:
-    value = SpawnArguments({"dataset": Counted(tmp_path), "fd": Passing()})
-    begin(value)
-    begin(value)
-    assert pickled(tmp_path) == 2
-    value.close()
-
-
-class Unknown(popen_spawn_posix.Popen):
-    """Who knows what it does with its descriptors."""
-
-
-def test_where_processes_are_spawned_otherwise(tmp_path: pathlib.Path) -> None:
-    value = SpawnArguments({"dataset": Counted(tmp_path)})
-    for times in (1, 2):
-        assert begin(value, Unknown) == [0]
-        assert pickled(tmp_path) == times
-    assert type(ForkingPickler.loads(ForkingPickler.dumps(value))) is dict, "no process is being spawned"
-
-
 def test_cuda_tensors_count_their_readers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     plain = SpawnArguments({"dataset": Counted(tmp_path), "names": [str(k) for k in range(100_000)]})
@@ -363,18 +332,6 @@ def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MemoryError, match=r"than 8 MiB of memory: 2 MiB are available\..* by fork") as raised:
         iter(shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="spawn"))
     raised.value.__traceback__ = None
-    assert open_parcels() == 0
-
-
-def test_a_limit_on_files_is_an_error() -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    value = SpawnArguments({"dataset": bytes(2 * anonymous_files.MiB)})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (anonymous_files.MiB, limits[1]))
-    try:
-        with pytest.raises(MemoryError, match="takes more than 2 MiB of memory: File too large"):
-            begin(value)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert open_parcels() == 0
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import signal
-import threading
-import weakref
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -57,17 +54,6 @@ def test_it_comes_with_the_next_call_and_counts_once(loader: Any, monkeypatch: p
     assert loader.state_dict()["batches"] == 1, "a run that resumes here would never get the batch"
     got.append(next(iterator).tolist())
     assert loader.state_dict()["batches"] == 2
-    got += [batch.tolist() for batch in iterator]
-    assert got == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
-
-
-def test_another_thread_gets_it(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    iterator = iter(loader)
-    got = [next(iterator).tolist()]
-    interrupted(monkeypatch, iterator)
-    thread = threading.Thread(target=lambda: got.append(next(iterator).tolist()))
-    thread.start()
-    thread.join()
     got += [batch.tolist() for batch in iterator]
     assert got == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
 
@@ -146,6 +132,7 @@ class TimedOut(torch.utils.data.Dataset[int]):
         return index
 
 
+@pytest.mark.usefixtures("impatient_torch")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_handler_of_the_datasets_own_fails_its_batch_as_in_torch(workers: int) -> None:
     def late(number: int, frame: FrameType | None) -> None:
@@ -163,17 +150,6 @@ def test_a_handler_of_the_datasets_own_fails_its_batch_as_in_torch(workers: int)
             assert got == [[0, 1], "late", [4, 5], [6, 7]]
     finally:
         signal.signal(signal.SIGALRM, before)
-
-
-def nothing(samples: Any) -> None:
-    """A collate function whose batches are None."""
-
-
-def test_a_batch_that_is_none_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with shmloader.DataLoader(Stream(), batch_size=6, num_workers=1, collate_fn=nothing) as loader:
-        iterator = iter(loader)
-        interrupted(monkeypatch, iterator)
-        assert list(iterator) == [None, None]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -201,14 +177,6 @@ def test_a_new_epoch_begins_with_its_own_first_batch(loader: Any, monkeypatch: p
     next(iterator)
     interrupted(monkeypatch, iterator)
     assert [batch.tolist()[0] for batch in loader] == list(range(0, 2 * BATCHES, 2))
-
-
-def test_a_batch_that_was_returned_is_held_by_nobody_else(loader: Any) -> None:
-    batch = next(iter(loader))
-    gone = weakref.ref(batch)
-    del batch
-    gc.collect()
-    assert gone() is None
 
 
 def test_a_closed_iterator_gives_no_batch_that_was_pending(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,21 +211,6 @@ def test_a_handlers_exception_while_a_batch_is_opened_comes_out_and_loses_nothin
             raised += 1
     assert got == [[2 * k, 2 * k + 1] for k in range(BATCHES)]
     assert raised == 1
-
-
-def test_a_ctrl_c_before_a_death_is_looked_at_leaves_the_alarm(loader: Any) -> None:
-    iterator = iter(loader)
-
-    class Ended(set[int]):
-        def copy(self) -> Any:
-            raise KeyboardInterrupt
-
-    iterator._worker_set._ended = Ended()
-    with pytest.raises(KeyboardInterrupt):
-        iterator._worker_set.look_after()
-    assert iterator._ring.alarmed
-    iterator._worker_set._ended = set()
-    assert len(list(iterator)) == BATCHES
 
 
 # --------------------------------------------------------------------------------------------------------- the profiler

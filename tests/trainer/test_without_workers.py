@@ -197,45 +197,6 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("where", ["sampler", "dataset"])
-def test_a_forked_process_goes_on_with_an_iterator_that_another_thread_uses(where: str) -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    def wait(here: str) -> None:
-        if here == where and threading.current_thread() is not threading.main_thread():
-            inside.set()
-            leave.wait(30)
-
-    class Waits(Numbers):
-        def __getitem__(self, index: int) -> int:
-            wait("dataset")
-            return index
-
-    class Draws(Sampler[int]):  # no generator, because that could not be asked twice at once
-        last = -1
-
-        def __iter__(self) -> Iterator[int]:
-            return self
-
-        def __next__(self) -> int:
-            self.last += 1
-            drawn = self.last
-            wait("sampler")
-            return drawn
-
-    iterator = iter(shmloader.DataLoader(Waits(4), batch_size=None, sampler=Draws(), sample_seeds=True))
-    thread = threading.Thread(target=next, args=(iterator,))
-    thread.start()
-    assert inside.wait(30)
-    pid = os.fork()
-    if not pid:
-        signal.alarm(20)
-        os._exit(0 if next(iterator) == 1 else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    leave.set()
-    thread.join()
-
-
 def test_an_exception_of_a_sample_lets_the_other_threads_go_on() -> None:
     class Fails(FromAll):
         def __getitem__(self, index: int) -> Any:
@@ -304,25 +265,6 @@ def test_a_state_counts_both() -> None:
     again = shmloader.DataLoader(Rows(), batch_size=2, collate_fn=list)
     again.load_state_dict(state)
     assert (state["batches"], list(again)) == (3, rest)
-
-
-class Interrupted(Rows):
-    """Both calls are interrupted, and the batch of each is made by a later call, the outer one's first."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 5 and self.inner is not None:
-            self.inner = None  # type: ignore[assignment]
-            raise KeyboardInterrupt
-        return super().__getitem__(index)
-
-
-def test_an_interrupt_of_the_inner_call_loses_neither() -> None:
-    dataset = Interrupted(2)
-    dataset.iterator = iter(shmloader.DataLoader(dataset, batch_size=2, collate_fn=list))
-    assert next(dataset.iterator) == [0, 1]
-    with pytest.raises(KeyboardInterrupt):
-        next(dataset.iterator)
-    assert list(dataset.iterator) == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
 def test_an_error_of_the_inner_call_is_one_batch() -> None:

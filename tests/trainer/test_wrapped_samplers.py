@@ -38,15 +38,6 @@ def grouped(kind: Any, ranks: int = 1, rank: int = 0, **options: Any) -> tuple[A
     return kind(Drawing(), batch_sampler=Grouped(sampler, 4, True), **options), sampler
 
 
-def test_ranks_do_not_augment_alike() -> None:
-    drawn = []
-    for rank in range(2):
-        loader, _ = grouped(shmloader.DataLoader, 2, rank, num_workers=0, sample_seeds=True)
-        seed_all()
-        drawn.append(next(iter(loader))[1].tolist())
-    assert not set(drawn[0]) & set(drawn[1])
-
-
 def test_other_ranks_cannot_go_on() -> None:
     before, _ = grouped(shmloader.DataLoader, 2)
     next(iter(before))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import warnings
 from typing import Any
@@ -12,11 +11,10 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate, label, seed_all
-from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
+from torch.utils.data import IterableDataset, Subset
 
 import shmloader
-from shmloader.options import Options
-from shmloader.trainer.bad_samples import BadSample, BadSamples, Tally
+from shmloader.trainer.bad_samples import BadSamples
 
 LENGTH, BATCH = 60, 4
 BAD = {3, 17, 18, 40}
@@ -161,18 +159,6 @@ def test_after_a_resume_the_same_come(workers: int, at: int) -> None:
         assert again.bad_samples.count <= of_all == len(BAD), "counts begin anew"
 
 
-@pytest.mark.long
-def test_one_in_a_hundred_of_many() -> None:
-    dataset = Rotten(3000, bad=range(50, 3000, 100))
-    options = {"dataset": dataset, "batch_size": 16, "on_bad_sample": "skip:0.02", "sample_seeds": True}
-    expected, found = epochs(0, **options)
-    assert found.count == 30 and len(indices(expected[0])) == 3000
-    for workers in (1, 2, 4):
-        given, text = epochs(workers, **options)
-        assert_same(given, expected)
-        assert text == found
-
-
 def test_after_a_respawn_the_same_come() -> None:
     class Deadly(Rotten):
         def __getitem__(self, index: int) -> Any:
@@ -281,29 +267,6 @@ def test_an_error_that_does_not_come_again_is_no_bad_sample(workers: int) -> Non
     assert indices(given) == list(range(LENGTH)) and found == BadSamples()
 
 
-class TakingOff(AtOnce):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[indices.pop(0)] for _ in range(len(indices))]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
-    batches = [list(range(at, at + BATCH)) for at in range(0, 20, BATCH)]
-    options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "on_bad_sample": "skip:99"}
-    given, found = epochs(workers, 2, dataset=TakingOff(), **options)
-    assert [len(indices(each)) for each in given] == [20, 20] and found.count == 2 * 3
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_the_sampler_leaves_out_does_not_come(workers: int) -> None:
-    """It may be the validation set."""
-    made = SubsetRandomSampler(range(20))
-    given, found = epochs(
-        workers, sampler=made, shuffle=None, dataset=Rotten(bad=range(0, 20, 3)), on_bad_sample="skip:99"
-    )
-    assert max(indices(given[0])) < 20 and found.count > 2
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_index_without_a_number(workers: int) -> None:
     made = loader(workers, sampler=["a", "b"], shuffle=None, dataset=Rotten(bad=("a", "b")))
@@ -326,37 +289,9 @@ def test_a_warning_that_is_an_error_comes_once(workers: int) -> None:
         assert len(list(batches)) == LENGTH // BATCH - 1 and made.bad_samples.count == len(BAD)
 
 
-def test_a_batch_that_is_read_again_counts_once() -> None:
-    """A signal may have come when it was noted and not handed out."""
-    made = loader(0, on_bad_sample="skip:1")
-    tally = Tally(made, Options.of(made))
-    report = [pickle.dumps((1, [(3, 4, "what it raised")]))]
-    with pytest.warns(RuntimeWarning, match="sample 3 raised, and sample 4 came"):
-        tally.note(report, 4, 0)
-    tally.note(report, 4, 0)
-    assert made.bad_samples == BadSamples(1, (BadSample(3, 4, "what it raised"),))
-    with pytest.raises(RuntimeError, match="2 of the 8 samples"):
-        tally.note(report, 8, 1)
-
-
 class Stream(IterableDataset):
     def __iter__(self) -> Any:
         return iter(range(4))
-
-
-class Foreign(shmloader.DataLoader[Any]):
-    """Makes torch's iterators by the names of their classes, as torchdata's loader does with its own."""
-
-    def _get_iterator(self) -> Any:
-        found = torch.utils.data.dataloader
-        kind = found._MultiProcessingDataLoaderIter if self.num_workers else found._SingleProcessDataLoaderIter
-        return kind(self)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_takes_its_iterators_from_elsewhere_is_refused(workers: int) -> None:
-    with pytest.raises(RuntimeError, match="only the ring can honour on_bad_sample='skip'"):
-        iter(Foreign(Rotten(), num_workers=workers, on_bad_sample="skip"))
 
 
 class Unsized:
@@ -388,23 +323,3 @@ class Odd:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         shmloader.DataLoader(**{"dataset": Rotten(), **options})
-
-
-def test_a_report_does_not_outlive_its_batch() -> None:
-    """A bad sample whose batch could not be written is reported with that batch, and not with the next."""
-    with loader(1, shuffle=False, collate_fn=unwritable) as made:
-        batches = iter(made)
-        with pytest.raises(Exception, match="cannot be pickled"):
-            next(batches)
-        assert made.bad_samples.count == 1
-        next(batches)
-        assert made.bad_samples.count == 1
-
-
-class Unpicklable:
-    def __reduce__(self) -> Any:
-        raise TypeError("cannot be pickled")
-
-
-def unwritable(samples: list[Any]) -> Any:
-    return [Unpicklable()] if samples[0]["i"] == 0 else [sample["i"] for sample in samples]

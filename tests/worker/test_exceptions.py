@@ -11,50 +11,19 @@ from typing import Any
 
 import numpy
 import pytest
-from conftest import BOTH, Augmented, Fresh, Raised, assert_same, assert_same_outcome, iterate, neutral
-from torch.utils.data import default_collate
+from conftest import Augmented, Raised, assert_same_outcome
 
 import shmloader
 
 
-class NeedsArguments(Exception):
-    def __init__(self, code: int, *, reason: str) -> None:
-        super().__init__(f"{code}: {reason}")
-
-
-class Messaged(Exception):
-    def __init__(self, message: str) -> None:
-        self.message = message
+def bad_item() -> Exception:
+    return ValueError("a bad item")
 
 
 class Unpicklable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.lock = lambda: text
-
-
-def local_exception(text: str = "nobody can import it") -> Exception:
-    class Local(Exception):
-        pass
-
-    return Local(text)
-
-
-ERRORS = {
-    "ValueError": lambda: ValueError("a bad item"),
-    "KeyError": lambda: KeyError("missing"),
-    "IndexError": lambda: IndexError(3),
-    "arguments": lambda: NeedsArguments(3, reason="why"),
-    "message": lambda: Messaged("text"),
-    "unpicklable": lambda: Unpicklable("text"),
-    "long": lambda: ValueError("long " * 50_000),
-    "OSError": lambda: FileNotFoundError(2, "No such file"),
-    "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
-    "memory": lambda: MemoryError("no"),
-    "assert": lambda: AssertionError(),
-    "chained": lambda: chained(),
-    "recursion": lambda: recursive(),
-}
 
 
 def recursive() -> Exception:
@@ -64,47 +33,11 @@ def recursive() -> Exception:
         return error
 
 
-def chained() -> Exception:
-    try:
-        raise ValueError("first")
-    except ValueError as error:
-        second = RuntimeError("second")
-        second.__cause__ = error
-        return second
+def local_exception(text: str) -> Exception:
+    class Local(Exception):
+        pass
 
-
-class Failing(Augmented):
-    def __init__(self, error: Any, at: tuple[int, ...] = (5, 6, 12)) -> None:
-        super().__init__(16)
-        self.error, self.at = error, at
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.at:
-            raise self.error()
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
-def test_in_the_dataset(error: Any) -> None:
-    epochs = assert_same_outcome(lambda: Failing(error), batch_size=2, num_workers=2, epochs=1)
-    assert [isinstance(batch, Raised) for batch in epochs[0]] == [k in (2, 3, 6) for k in range(8)]
-
-
-def test_stop_iteration_ends_the_epoch_early() -> None:
-    """As with torch, which takes 10 s to end its workers then."""
-    for persistent in (False, True):
-        loader = shmloader.DataLoader(
-            Failing(StopIteration), num_workers=2, batch_size=2, persistent_workers=persistent
-        )
-        assert len(iterate(loader)) == 2
-
-
-def test_an_exception_of_a_class_that_cannot_be_pickled() -> None:
-    """torch waits for ever here."""
-    got = iterate(shmloader.DataLoader(Failing(local_exception), num_workers=2))
-    assert [k for k, batch in enumerate(got) if isinstance(batch, Raised)] == [5, 6, 12]
-    with pytest.raises(RuntimeError, match="nobody can import it"):
-        next(iter(shmloader.DataLoader(Failing(local_exception, (0,)), num_workers=1)))
+    return Local(text)
 
 
 class KeywordOnly(Exception):
@@ -156,6 +89,14 @@ class FailingByIndex(Augmented):
         raise list(self.errors.values())[index]()
 
 
+def test_what_else_is_raised_is_torchs() -> None:
+    """More than conformance/test_failures.py has."""
+    errors = {"memory": MemoryError, "long": lambda: ValueError("long " * 50_000)}
+    errors |= {"recursion": recursive, "unpicklable": lambda: Unpicklable("text")}
+    (got,) = assert_same_outcome(lambda: FailingByIndex(errors), num_workers=2)
+    assert all(isinstance(batch, Raised) for batch in got)
+
+
 def raised(errors: dict[str, Any]) -> list[BaseException]:
     """What each index raises."""
     iterator = iter(shmloader.DataLoader(FailingByIndex(errors), num_workers=1, multiprocessing_context="fork"))
@@ -195,107 +136,8 @@ def test_an_exception_that_does_not_show_its_text_has_it_as_its_cause() -> None:
         assert type(error.__cause__) is RuntimeError
         assert f"Caught {kind.__name__} in DataLoader worker process 0." in str(error.__cause__)
         assert "in __getitem__" in str(error.__cause__)
-    (shown,) = raised({"ValueError": ERRORS["ValueError"]})
+    (shown,) = raised({"ValueError": bad_item})
     assert shown.__cause__ is None
-
-
-def test_the_whole_text_is_torchs_but_for_the_loaders_frames() -> None:
-    def text(kind: type) -> str:
-        iterator = iter(kind(Failing(ERRORS["ValueError"], (3,)), num_workers=1))
-        for _ in range(3):
-            next(iterator)
-        with pytest.raises(ValueError) as caught:
-            next(iterator)
-        list(iterator)
-        return str(caught.value)
-
-    theirs, ours = (text(kind) for kind in BOTH)
-    assert neutral(ours) == neutral(theirs)
-    assert "in __getitem__" in neutral(ours)
-    assert "shmloader/worker/fetch.py" in ours  # they are there, for who looks for them
-
-
-@pytest.mark.long
-def test_first_and_last_batch_and_all() -> None:
-    for at in ((0,), (15,), tuple(range(16))):
-        assert_same_outcome(lambda at=at: Failing(ERRORS["KeyError"], at), num_workers=2, epochs=2)
-
-
-def collate_failing(items: list[Any]) -> Any:
-    batch = default_collate(items)
-    if batch["i"][0] == 4:
-        raise KeyError("in collate")
-    return batch
-
-
-def collate_ragged(items: list[Any]) -> Any:
-    return default_collate([numpy.zeros(item["i"] // 4) for item in items])
-
-
-@pytest.mark.parametrize("collate_fn", [collate_failing, collate_ragged])
-def test_in_the_collate_function(collate_fn: Any) -> None:
-    assert_same_outcome(lambda: Augmented(16), batch_size=2, num_workers=2, collate_fn=collate_fn, epochs=2)
-
-
-def failing_init(worker_id: int) -> None:
-    if worker_id == 1:
-        raise LookupError("in worker_init_fn")
-
-
-def test_in_worker_init_fn() -> None:
-    assert_same_outcome(Augmented, batch_size=2, num_workers=2, worker_init_fn=failing_init)
-
-
-class FailingSampler:
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def __iter__(self) -> Any:
-        self.epoch += 1
-        yield from range(9)
-        if self.epoch == 1:
-            raise ArithmeticError("in the sampler")
-        yield from range(3)
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_in_the_sampler(persistent: bool) -> None:
-    assert_same_outcome(
-        Augmented,
-        batch_size=1,
-        sampler=Fresh(FailingSampler),
-        num_workers=2,
-        epochs=3,
-        persistent_workers=persistent,
-    )
-
-
-class FailingAtOnce:
-    def __iter__(self) -> Any:
-        yield 0
-        raise ArithmeticError("while the first indices are asked for")
-
-
-def test_in_the_sampler_at_once() -> None:
-    for sampler in (FailingAtOnce(), 5):
-        theirs, ours = (iterate(kind(Augmented(), sampler=sampler, num_workers=2)) for kind in BOTH)
-        assert_same(ours, theirs)
-        assert isinstance(ours[0], Raised)
-
-
-def test_an_exception_keeps_no_batch() -> None:
-    """A traceback that the user keeps must not keep slots."""
-    loader = shmloader.DataLoader(Failing(ERRORS["ValueError"], tuple(range(0, 16, 2))), num_workers=1)
-    iterator = iter(loader)
-    held = []
-    for _ in range(16):
-        try:
-            next(iterator)
-        except ValueError as error:
-            held.append(error)
-        assert loader.stats().lent_slots <= 1
-    assert len(held) == 8
-    del iterator
 
 
 class Busy(Augmented):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, into_environment, iterate, label
+from conftest import assert_same, iterate, label
 from scripts import start_script
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
@@ -22,7 +22,6 @@ from shmloader.private import of_torch
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
 LENGTH, BATCH = 24, 4
-WRONG = -1.0  # what only a forked child collates
 
 
 def sample(index: int) -> dict[str, torch.Tensor]:
@@ -98,16 +97,6 @@ class InPlace(Forks):
         return {"x": row["x"], "i": torch.tensor(index)}
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "shared work": {"schedule": "steal"},
-    "chunks": {"chunk_size": 2},
-    "respawn": {"on_worker_death": "respawn"},
-    "detail": {"SHMLOADER_DETAIL": "1"},
-    "bad samples": {"on_bad_sample": "skip"},
-    "not batched": {"batch_size": None},
-}
-
-
 def assert_undisturbed(dataset: Any, **options: Any) -> None:
     """The batches are what a dataset without a child gives."""
     options = {"batch_size": BATCH, "num_workers": 2, **options}
@@ -123,17 +112,8 @@ def test_that_comes_out_of_the_dataset(kind: Any, child: str) -> None:
     assert_undisturbed(kind(child), num_workers=1)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_that_comes_out_with_options(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
-    assert_undisturbed(Forks("raises"), **into_environment(monkeypatch, OPTIONS[options]))
-
-
 class Late:
     """A collate function whose child collates once its parent has done so, at the same place of the slot."""
-
-    def __init__(self, late: bool) -> None:
-        self.outlives = late
-        self.children: list[int] = []
 
     def __call__(self, samples: list[Any]) -> Any:
         first = default_collate([part["x"] for part in samples])
@@ -158,7 +138,7 @@ class Late:
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_that_collates_beside_its_parent(start: str) -> None:
-    assert_undisturbed([sample(k) for k in range(LENGTH)], collate_fn=Late(False), multiprocessing_context=start)
+    assert_undisturbed([sample(k) for k in range(LENGTH)], collate_fn=Late(), multiprocessing_context=start)
 
 
 SAYS = """

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 import shmloader
 
-SIDE, BATCH, WORKERS = 128, 64, 6
+SIDE, BATCH, WORKERS = 128, 64, 4
 PAGES = 3 * SIDE * SIDE * BATCH // 4096  # of a batch
 
 

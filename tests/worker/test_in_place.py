@@ -430,17 +430,3 @@ def test_pictures_of_another_size_than_their_row(tmp_path: pathlib.Path) -> None
     for batch_size in (2, 3):
         theirs, ours = (iterate(kind(data, batch_size, num_workers=1)) for kind in BOTH)
         assert_same(*([batch.kind if isinstance(batch, Raised) else batch for batch in got] for got in (ours, theirs)))
-
-
-def test_an_image_is_written_into_its_row(tmp_path: pathlib.Path) -> None:
-    data = images.ImageFolder(folder_of(tmp_path, [(50, 40)]), images.training(16))
-    row = torch.zeros(3, 16, 16, dtype=torch.uint8), None
-    torch.manual_seed(3)
-    image, label = data.__getitem_into__(0, row)
-    after = torch.get_rng_state()
-    torch.manual_seed(3)
-    assert image is row[0] and label == 0 and torch.equal(image, data[0][0])
-    assert torch.equal(after, torch.get_rng_state())
-    small = torch.zeros(3, 8, 8, dtype=torch.uint8), None
-    torch.manual_seed(3)
-    assert torch.equal(data.__getitem_into__(0, small)[0], image) and not small[0].any()

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -259,38 +260,26 @@ def test_which_datasets_have_it(tmp_path: Path) -> None:
     assert prefetch_of(Transformed(tmp_path / "c")) is not None
 
 
-def wrapped(path: Path) -> dict[str, Any]:
-    a, b = Recording(path / "a", 10), Recording(path / "b", 14)
-    return {
-        "Subset": (Subset(a, [9, 3, 5, 0]), [3, 1, -1], {a: [0, 3, 0]}),
-        "Subset of a Subset": (Subset(Subset(a, [9, 3, 5, 0]), [2, 0]), [1, 0], {a: [9, 5]}),
-        "ConcatDataset": (ConcatDataset([a, b]), [0, 10, 9, 23, -1], {a: [0, 9], b: [0, 13, 13]}),
-        "ConcatDataset of another": (ConcatDataset([range(10), b]), [0, 10, 9, 23], {b: [0, 13]}),
-        "ConcatDataset, out of range": (ConcatDataset([a, b]), [24, -25, 2], {a: [2]}),
-        "StackDataset": (StackDataset(a, Subset(b, range(10))), [1, 2], {a: [1, 2], b: [1, 2]}),
-        "StackDataset of names": (StackDataset(x=a, y=range(10)), [1, 2], {a: [1, 2]}),
-    }
+# from two datasets, of 10 and of 14 samples: a wrapper, what is asked of it, and what each of them gets then
+WRAPPED: dict[str, Callable[[Any, Any], tuple[Any, list[int], list[int], list[int]]]] = {
+    "Subset": lambda a, b: (Subset(a, [9, 3, 5, 0]), [3, 1, -1], [0, 3, 0], []),
+    "Subset of a Subset": lambda a, b: (Subset(Subset(a, [9, 3, 5, 0]), [2, 0]), [1, 0], [9, 5], []),
+    "ConcatDataset": lambda a, b: (ConcatDataset([a, b]), [0, 10, 9, 23, -1], [0, 9], [0, 13, 13]),
+    "ConcatDataset of another": lambda a, b: (ConcatDataset([range(10), b]), [0, 10, 9, 23], [], [0, 13]),
+    "ConcatDataset, out of range": lambda a, b: (ConcatDataset([a, b]), [24, -25, 2], [2], []),
+    "StackDataset": lambda a, b: (StackDataset(a, Subset(b, range(10))), [1, 2], [1, 2], [1, 2]),
+    "StackDataset of names": lambda a, b: (StackDataset(x=a, y=range(10)), [1, 2], [1, 2], []),
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Subset",
-        "Subset of a Subset",
-        "ConcatDataset",
-        "ConcatDataset of another",
-        "ConcatDataset, out of range",
-        "StackDataset",
-        "StackDataset of names",
-    ],
-)
-def test_torchs_wrappers(name: str, tmp_path: Path) -> None:
-    dataset, indices, expected = wrapped(tmp_path)[name]
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+def test_torchs_wrappers(wrap: Any, tmp_path: Path) -> None:
+    inner = Recording(tmp_path / "a", 10), Recording(tmp_path / "b", 14)
+    dataset, indices, *expected = wrap(*inner)
     prefetch = prefetch_of(dataset)
     assert prefetch is not None
     prefetch(indices)
-    for inner, of_it in expected.items():
-        assert [index for _, what, index in inner.calls if what == "prefetch"] == of_it
+    assert [[index for _, what, index in each.calls if what == "prefetch"] for each in inner] == expected
 
 
 # ------------------------------------------------------------------------------------------------------------- refused

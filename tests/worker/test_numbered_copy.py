@@ -50,11 +50,6 @@ class TakesMore(Numbered):
         self.number = int(epoch) + seed
 
 
-class OnlyByKeyword(Numbered):
-    def set_epoch(self, *, epoch: int) -> None:  # type: ignore[override]
-        self.number = epoch
-
-
 class Counts(Numbered):
     """Each sample is how often it was called."""
 
@@ -229,15 +224,6 @@ def test_what_is_not_one_number_is_none(third: Any, number: int | None, given: i
     assert loader.state_dict()["dataset_epoch"] == number
     assert {int(batch[0]) for batch in loader} == {given}
     loader.close()
-
-
-def test_one_that_takes_only_a_keyword() -> None:
-    """As with torch's loader, copies of workers that persist are not called."""
-    dataset = OnlyByKeyword()
-    with shmloader.DataLoader(dataset, 4, num_workers=1, persistent_workers=True) as loader:
-        for epoch in (1, 2):
-            dataset.set_epoch(epoch=epoch)
-            assert {int(batch[0]) for batch in loader} == {1}
 
 
 class Calls(Sampler[int]):
