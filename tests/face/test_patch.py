@@ -98,34 +98,6 @@ def test_same_batches_through_the_ring(context: str) -> None:
     assert_same(ours, theirs)
 
 
-def test_plain_call_and_undoing_twice() -> None:
-    patch = shmloader.patch_torch()
-    loader = DataLoader(Augmented(), num_workers=1)
-    patch.undo()
-    patch.undo()
-    assert type(DataLoader([1])) is DataLoader
-    assert type(loader) is shmloader.DataLoader and isinstance(iter(loader), RingIterator)  # what was built stays
-
-
-def test_nested_in_any_order() -> None:
-    first, second = shmloader.patch_torch(), shmloader.patch_torch()
-    first.undo()
-    first.undo()
-    assert type(DataLoader([1])) is shmloader.DataLoader
-    with shmloader.patch_torch():
-        second.undo()
-        assert type(DataLoader([1])) is shmloader.DataLoader
-    assert type(DataLoader([1])) is DataLoader
-    with first:  # entered again
-        assert type(DataLoader([1])) is shmloader.DataLoader
-
-
-def test_undone_by_an_error() -> None:
-    with pytest.raises(KeyError), shmloader.patch_torch():
-        raise KeyError
-    assert type(DataLoader([1])) is DataLoader
-
-
 def test_what_stays_torchs_and_isinstance_means_what_it_meant() -> None:
     before, sub = DataLoader(Augmented(), num_workers=1), Sub(Augmented(), num_workers=1)
     with shmloader.patch_torch():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
-from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, epochs, negate_result, torch_is_whole
+from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, negate_result, torch_is_whole
 from torch.utils.data import IterableDataset, _utils, default_collate, get_worker_info
 from torch.utils.data import dataloader as torchs
 
@@ -209,13 +209,6 @@ def test_options_that_make_samples_one_by_one_are_errors(
         shmloader.DataLoader(Numbers(), batch_size=4, num_workers=workers, **options)
 
 
-def test_other_options_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_utils.fetch, "_MapDatasetFetcher", Negating)
-    options = {"on_worker_death": "respawn", "persistent_workers": True, "spare_slots": 1}
-    with shmloader.DataLoader(Numbers(), batch_size=4, num_workers=1, **options) as loader:
-        assert is_negative(epochs(loader)) and loader.rides_ring
-
-
 def test_such_an_option_and_a_fetcher_of_the_worker_alone() -> None:
     loader = shmloader.DataLoader(Numbers(), num_workers=1, sample_seeds=True, worker_init_fn=by_import)
     with pytest.raises(ValueError, match=r"sample_seeds.*needs torch's own fetcher"):
@@ -394,23 +387,6 @@ def test_a_stream_that_raised_loses_no_sample(
             assert had + rest == whole
         else:
             assert {*whole} <= {*had, *rest} and len(had + rest) <= 10 + (size or 1)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.filterwarnings("ignore:the dataset Flaky has no state_dict")
-def test_a_stream_that_raises_only_in_the_resumed_run_gives_nothing_there(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_utils.fetch, "_IterableDatasetFetcher", Negative)
-    loader, resumed = (
-        shmloader.DataLoader(Flaky(raises), batch_size=2, num_workers=workers) for raises in (False, True)
-    )
-    assert taken(iter(loader), 6) == [0, 1, 2, 3, 4, 5]
-    resumed.load_state_dict(loader.state_dict())
-    batches = iter(resumed)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="sample 2 is bad"):
-            next(batches)
 
 
 class Ten(IterableDataset):

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
-from made_photo import photo, saved
+from made_photo import DOWN_FIRST, by_pillow, photo, saved
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shmloader import images
@@ -29,20 +28,6 @@ from shmloader.core import jpeg
 from tests.images import torchvision_stand_ins as tv
 
 Array = np.ndarray[Any, Any]
-DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
-
-
-def by_pillow(
-    data: bytes, crop: tuple[int, int, int, int] | None = None, size: tuple[int, int] | None = None, flip: bool = False
-) -> Array:
-    image: Image.Image = Image.open(io.BytesIO(data)).convert("RGB")
-    if crop:
-        image = image.crop((crop[0], crop[1], crop[0] + crop[2], crop[1] + crop[3]))
-    if size:
-        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
-    if flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(image).transpose(2, 0, 1)
 
 
 def ours(path: str, data: bytes, crop: tuple[int, int, int, int], out: Array, **options: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import pickle
 import random
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
-from PIL import Image
+from made_photo import picture
 
 import shmloader
 from shmloader import images
@@ -107,10 +106,7 @@ def test_marks_that_cannot_be_are_not_used(change: tuple[int, int]) -> None:
 
 
 def saved(path: Path, seed: int, **options: Any) -> str:
-    coarse = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(coarse).resize((120, 160)).save(file, "JPEG", **options)
-    path.write_bytes(file.getvalue())
+    path.write_bytes(picture(seed, 120, 160, **options))
     return str(path)
 
 
@@ -281,26 +277,6 @@ def test_another_run_has_made_it_anew(others: int, paths: list[str], tmp_path: P
     torch.manual_seed(1)
     loader = shmloader.DataLoader(fused, num_workers=1)
     assert len(list(loader)) == 3 and (tmp_path / "rows").read_bytes() == content
-
-
-def test_made_anew_between_the_two_opens(
-    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Kept
-) -> None:
-    dataset = tv.DatasetFolder(paths[:3], TRANSFORM)
-    fused = images.fuse(dataset, rows=tmp_path / "rows")
-    images.fuse(dataset, rows=tmp_path / "others")
-    opens = os.open
-
-    def replacing(path: Any, flags: int, *more: Any) -> int:
-        if flags & os.O_APPEND and (tmp_path / "others").exists():
-            (tmp_path / "others").replace(tmp_path / "rows")
-        return opens(path, flags, *more)
-
-    monkeypatch.setattr("shmloader.images.rows.os.open", replacing)
-    assert_same(epoch(fused), epoch(dataset))
-    kept.since()
-    assert_same(epoch(fused), epoch(dataset))
-    assert kept.since() == (3, 0)
 
 
 def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:

@@ -171,14 +171,6 @@ def test_cut_off(remote: str, tmp_path: Path, cut: int) -> None:
         len(shmloader.Shards(remote))
 
 
-def test_batches_of_workers(remote: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(remote)
-    loader = shmloader.DataLoader(dataset, 6, shuffle=True, num_workers=2, multiprocessing_context="fork")
-    for _ in range(2):
-        found = {key: jpg for batch in loader for key, jpg in zip(batch["__key__"], batch["jpg"], strict=True)}
-        assert found == {sample["__key__"]: sample["jpg"] for sample in expected(tmp_path)}
-
-
 def test_a_dataset_that_was_used_before_the_fork(remote: str, tmp_path: Path) -> None:
     """fsspec refuses a file system that was inherited by fork, and threads are not inherited."""
     dataset = shmloader.Shards(remote)
@@ -297,14 +289,6 @@ def test_shards_that_change_vanish_or_are_cut(remote: str, tmp_path: Path) -> No
         dataset[30]
     with pytest.raises(FileNotFoundError, match=r"2\.tar is not there\. It is shard 2 of 3"):
         len(shmloader.Shards([f"{remote[:-5]}{k}.tar" for k in (0, 0, 2)]))
-
-
-def test_an_index_that_is_made_again(remote: str, tmp_path: Path) -> None:
-    assert len(shmloader.Shards(remote)) == 40
-    write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
-    shmloader.Shards(remote).make_index()
-    dataset = shmloader.Shards(remote)
-    assert len(dataset) == 21 and dataset[0]["jpg"] == bytes(9000)
 
 
 def test_a_remote_list_of_wids(remote: str, tmp_path: Path) -> None:

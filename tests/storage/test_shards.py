@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import multiprocessing
 import os
 import pickle
 import random
@@ -80,52 +79,6 @@ def test_batches_are_torchs(shards: str, form: str, method: str) -> None:
     theirs = batches(torch.utils.data.DataLoader, 0)
     assert len(ours) == len(theirs) > 0
     assert all(repr(one) == repr(other) for one, other in zip(ours, theirs, strict=True))
-
-
-@pytest.mark.parametrize("options", [{"schedule": "steal"}, {"chunk_size": 2}, {"persistent_workers": True}])
-def test_schedules_give_the_same_samples(shards: str, options: dict[str, Any]) -> None:
-    dataset = shmloader.Shards(shards)
-    loader = shmloader.DataLoader(
-        dataset, batch_size=8, shuffle=True, num_workers=2, multiprocessing_context="fork", **options
-    )
-    for _ in range(2):
-        keys = [key for batch in loader for key in batch["__key__"]]
-        assert sorted(keys) == [f"{k:06}" for k in range(60)]
-
-
-def test_a_resume_and_a_death(shards: str) -> None:
-    def loader() -> Any:
-        return shmloader.DataLoader(
-            shmloader.Shards(shards),
-            batch_size=4,
-            shuffle=True,
-            num_workers=2,
-            multiprocessing_context="fork",
-            on_worker_death="respawn",
-            generator=torch.Generator().manual_seed(1),
-        )
-
-    whole = [batch["__key__"] for batch in loader()]
-    one = loader()
-    batches = iter(one)
-    assert [next(batches)["__key__"] for _ in range(4)] == whole[:4]
-    state = one.state_dict()
-    victim = multiprocessing.active_children()[0]
-    os.kill(victim.pid or 0, 9)
-    assert [batch["__key__"] for batch in batches] == whole[4:]
-    other = loader()
-    other.load_state_dict(state)
-    assert [batch["__key__"] for batch in other] == whole[4:]
-
-
-def test_ranks_share_out_all_samples(shards: str) -> None:
-    dataset = shmloader.Shards(shards)
-    seen = []
-    for rank in range(3):
-        sampler = shmloader.DistributedSampler(dataset, 3, rank, shuffle=True, seed=4)
-        loader = shmloader.DataLoader(dataset, 5, sampler=sampler, num_workers=0)
-        seen += [key for batch in loader for key in batch["__key__"]]
-    assert sorted(seen) == [f"{k:06}" for k in range(60)]
 
 
 def test_samples_and_indices(shards: str, tmp_path: Path) -> None:
@@ -296,15 +249,6 @@ def test_a_shard_that_is_cut_while_it_is_open(shards: str, tmp_path: Path) -> No
     os.truncate(tmp_path / "train-000.tar", 2000)
     with pytest.raises(OSError, match=r"train-000\.tar gave 0 of 119 bytes at byte .*Look at the shard"):
         dataset[19]
-
-
-def test_errors_of_a_shard_reach_the_trainer(shards: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(shards)
-    assert len(dataset) == 60
-    os.unlink(tmp_path / "train-001.tar")
-    loader = shmloader.DataLoader(dataset, batch_size=10, num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(FileNotFoundError, match=r"train-001\.tar is gone"):
-        list(loader)
 
 
 def test_few_descriptors_for_many_shards(tmp_path: Path) -> None:

@@ -300,19 +300,6 @@ def test_parameter_batch_sampler_any_iterable(batches: Any, workers: int) -> Non
     assert_same_outcome(Augmented, batch_sampler=batches, num_workers=workers)
 
 
-def test_parameter_num_workers_read_when_the_iterator_is_made() -> None:
-    def changed(kind: Any) -> Any:
-        seed_all()
-        loader = kind(Augmented(6), batch_size=2)
-        got = [list(loader)]
-        loader.num_workers, loader.prefetch_factor = 2, 1
-        got.append(list(loader))
-        loader.num_workers = 0
-        return [*got, list(loader)]
-
-    compare(changed)
-
-
 def test_parameter_num_workers_raised_without_a_prefetch_factor() -> None:
     def changed(kind: Any) -> Any:
         loader = kind(Augmented(6), batch_size=2)
