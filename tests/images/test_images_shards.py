@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import assert_same
 from PIL import Image
 
 import shmloader
@@ -51,8 +52,7 @@ def test_the_same_as_files(shards: str, tmp_path: Path, workers: int, exact: boo
     folder = images.ImageFolder(tmp_path / "files", recipe, exact=exact)
     ours, theirs = batches(fused, workers), batches(folder, workers)
     assert len(ours) == 6
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    assert_same(ours, theirs)
 
 
 def test_transforms_of_torchvision(shards: str, tmp_path: Path) -> None:

@@ -45,12 +45,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 import shmloader
+from shmloader.options import DEFAULTS
 
-OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
-OURS += ("schedule", "chunk_size", "group_by", "device", "on_device")
-OURS += ("sample_seeds", "on_bad_sample", "look_ahead")
-OURS += ("far_workers",)
-OURS_KEPT = (*OURS, "_shmloader_options")
+OURS_KEPT = (*DEFAULTS, "_shmloader_options")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
@@ -90,7 +87,7 @@ def test_signature() -> None:
     """torch's parameters with torch's kinds and defaults, in torch's order; ours follow, by name only."""
     theirs, ours = (list(inspect.signature(kind.__init__).parameters.values()) for kind in BOTH)
     assert [(p.name, p.kind, p.default) for p in ours[: len(theirs)]] == [(p.name, p.kind, p.default) for p in theirs]
-    assert [p.name for p in ours[len(theirs) :]] == list(OURS)
+    assert [p.name for p in ours[len(theirs) :]] == list(DEFAULTS)
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in ours[len(theirs) :])
 
 
