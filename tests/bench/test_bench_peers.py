@@ -27,19 +27,8 @@ def test_peers_measures_beside_the_limit_and_names_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(LOADERS, "grain", Loader("Grain", lambda job: [], ("no_such_module",), hint="it is not"))
-    arguments = [
-        "peers",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.05",
-        "--cases",
-        "detections",
-        "epoch",
-        "--start-method",
-        "fork",
-    ]
-    assert main([*arguments, "--loaders", "torch", "grain", "shmloader", "--into", str(tmp_path)]) == 0
+    arguments = "peers --rounds 1 --seconds 0.05 --cases detections epoch --start-method fork"
+    assert main([*arguments.split(), "--loaders", "torch", "grain", "shmloader", "--into", str(tmp_path)]) == 0
     written = (tmp_path / "peers.json").read_text()
     result = json.loads(written)
     summary = result["summary"]["detections"]
@@ -73,18 +62,8 @@ def test_a_peer_that_fails_is_not_tried_again_and_ours_that_fails_is_an_error(
         return dict.fromkeys((*peers.FIGURES, "verbs", "calls", "wake_up"), 0.5)
 
     monkeypatch.setattr(Turn, "measure", measure)
-    arguments = [
-        "peers",
-        "--rounds",
-        "3",
-        "--cases",
-        "scalar",
-        "--loaders",
-        "torch",
-        "shmloader",
-        "--into",
-        str(tmp_path),
-    ]
+    asked_for = "peers --rounds 3 --cases scalar --loaders torch shmloader --into"
+    arguments = [*asked_for.split(), str(tmp_path)]
     assert main(arguments) == 0
     assert asked.count("torch") == 1 and asked.count("shmloader") == 3
     assert "skipped: torch, killed after 64 s" in capsys.readouterr().out
@@ -144,7 +123,7 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
         f"open({str(note)!r}, 'w').write(f'{{segment.name}} {{child}} {{file}}')\n"
         "time.sleep(1000)\n"
     )
-    for limit in (3, 12, 50):  # until it has come so far
+    for limit in (1, 4, 16, 64):  # until it has come so far
         with pytest.raises(child.ChildError, match="killed after"):
             child.run("runpy:run_path", {"path_name": str(script)}, limit)
         if note.exists():

@@ -47,24 +47,9 @@ def test_row_groups_are_decoded_less_often_by_place(groups: int, fewer: float) -
 @pytest.mark.long
 def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    asked = [
-        "storage",
-        "--rounds",
-        "1",
-        "--parts",
-        "samples",
-        "load",
-        "index",
-        "place",
-        "cold",
-        "--pictures",
-        "80",
-        "--shards",
-        "2",
-    ]
-    asked += ["--groups", "3"]
-    asked += ["--seconds", "0.1", "--members", "20000", "--into", str(tmp_path)]
-    assert run(parser().parse_args(asked)) == 0
+    asked = "storage --rounds 1 --parts samples load index place cold --pictures 80 --shards 2 --groups 3"
+    more = "--seconds 0.1 --members 20000 --into"
+    assert run(parser().parse_args([*asked.split(), *more.split(), str(tmp_path)])) == 0
     figures = json.loads((tmp_path / "storage.json").read_text())["summary"]
     assert figures["samples"]["shards"]["to_files"]["median"] > 0
     assert figures["load"]["shards"]["figure"]["median"] > 0 and figures["index"]["one archive"]["made"]["median"] > 0

@@ -224,9 +224,8 @@ def test_each_name_that_raises_counts_as_absent(place: str) -> None:
 
 WITH_WORKERS: list[Any] = [
     {"num_workers": 2},
-    {"num_workers": 2, "persistent_workers": True},
+    {"num_workers": 2, "persistent_workers": True, "chunk_size": 1},
     {"num_workers": 2, "schedule": "steal", "on_bad_sample": "skip"},
-    {"num_workers": 2, "chunk_size": 1},
     {"num_workers": 2, "look_ahead": 2, "device": "cpu"},
 ]
 OF_EACH = [(place, WITH_WORKERS[0], list(WAYS)[k % 3]) for k, place in enumerate(PLACES)]

@@ -279,6 +279,26 @@ def test_another_run_has_made_it_anew(others: int, paths: list[str], tmp_path: P
     assert len(list(loader)) == 3 and (tmp_path / "rows").read_bytes() == content
 
 
+def test_made_anew_between_the_two_opens(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Kept
+) -> None:
+    dataset = tv.DatasetFolder(paths[:3], TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    images.fuse(dataset, rows=tmp_path / "others")
+    opens = os.open
+
+    def replacing(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_APPEND and (tmp_path / "others").exists():
+            (tmp_path / "others").replace(tmp_path / "rows")
+        return opens(path, flags, *more)
+
+    monkeypatch.setattr("shmloader.images.rows.os.open", replacing)
+    assert_same(epoch(fused), epoch(dataset))
+    kept.since()
+    assert_same(epoch(fused), epoch(dataset))
+    assert kept.since() == (3, 0)
+
+
 def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
     dataset = tv.DatasetFolder(paths, TRANSFORM)
     (tmp_path / "notes").write_text("what is in here must stay")

@@ -17,7 +17,7 @@ import pytest
 import torch
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
-from storage_tars import photographs, samples_of, write
+from storage_tars import photographs, samples_in, write
 
 import shmloader
 from bench.storage.server import serving
@@ -119,11 +119,7 @@ def stop_fsspec() -> None:
 
 
 def expected(tmp_path: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in sample.items() if key != "__url__"}
-        for k in range(2)
-        for sample in samples_of(tmp_path / f"{k}.tar")
-    ]
+    return [*map(without_url, samples_in(tmp_path))]
 
 
 def without_url(sample: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from storage_tars import members_of_three, samples_of, write
+from storage_tars import members_of_three, samples_in, write
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
@@ -28,10 +28,6 @@ from shmloader.storage import make_index, names
 def shards(tmp_path: Path) -> str:
     """Three archives, as braces name them."""
     return members_of_three(tmp_path)
-
-
-def expected(tmp_path: Path) -> list[dict[str, Any]]:
-    return [sample for path in sorted(tmp_path.glob("*.tar")) for sample in samples_of(path)]
 
 
 # ------------------------------------------------------------------------------------------------- ways to meet them
@@ -83,7 +79,7 @@ def test_batches_are_torchs(shards: str, form: str, method: str) -> None:
 
 def test_samples_and_indices(shards: str, tmp_path: Path) -> None:
     dataset = shmloader.Shards(shards)
-    assert [dataset[at] for at in range(60)] == expected(tmp_path)
+    assert [dataset[at] for at in range(60)] == samples_in(tmp_path)
     assert dataset[-1] == dataset[59] == dataset[np.int64(59)] == dataset[torch.tensor(59)]
     for index in (60, -61):
         with pytest.raises(IndexError, match=rf"sample {index} is asked for, and the shards have 60\. Ask for 0 to 59"):
@@ -266,7 +262,7 @@ def test_few_descriptors_for_many_shards(tmp_path: Path) -> None:
 
 def test_threads_of_one_dataset(shards: str, tmp_path: Path) -> None:
     """A descriptor that one thread drops is not closed below another one's read."""
-    dataset, whole = shmloader.Shards(shards, open_files=1), expected(tmp_path)
+    dataset, whole = shmloader.Shards(shards, open_files=1), samples_in(tmp_path)
     wrong: list[Any] = []
 
     def read(seed: int) -> None:
