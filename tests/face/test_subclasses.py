@@ -256,20 +256,6 @@ def test_in_chunks(kind: Any, schedule: str) -> None:
     assert_same(whole(ours), whole(theirs))
 
 
-def rows_with_notes(samples: list[int]) -> Any:
-    return noted(torch.tensor(samples).as_subclass(Tagged), note=["one", "two"], mask=torch.ones(3))
-
-
-def test_in_chunks_attributes_are_no_rows() -> None:
-    """A list of as many items as the chunk has samples is still an attribute, and comes from the first chunk."""
-    with shmloader.DataLoader(
-        list(range(6)), 6, num_workers=2, chunk_size=2, collate_fn=shmloader.row_wise(rows_with_notes)
-    ) as loader:
-        (batch,) = loader
-    expected = noted(torch.arange(6).as_subclass(Tagged), note=["one", "two"], mask=torch.ones(3))
-    assert_same(whole(batch), whole(expected))
-
-
 class Keeping(torch.utils.data.Dataset):
     """Keeps what default_collate makes of its samples, or the rows that it gave."""
 
@@ -294,15 +280,3 @@ def test_one_that_is_kept_is_not_filled_again(chunk_size: int | None) -> None:
         got = [batch.clone() for batch in loader]
     assert [type(batch) for batch in got] == [Tagged] * 3
     assert [batch[:, 0, 0].tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
-def test_views_of_one_hold_its_slot() -> None:
-    makers = [
-        lambda k=k: noted(torch.full((100,), k).as_subclass(Tagged), half=torch.full((50,), -k)) for k in range(40)
-    ]
-    with shmloader.DataLoader(Items(makers), batch_size=None, collate_fn=as_it_is, num_workers=1) as loader:
-        views = []
-        for k, batch in enumerate(loader):
-            if k in (3, 4):
-                views += [batch[10:], batch.half]
-    assert [view.unique().tolist() for view in views] == [[3], [-3], [4], [-4]]
