@@ -91,14 +91,12 @@ QUALITIES, SIZES = (1, 50, 75, 95, 100), ((1, 1), (17, 31), (64, 64), (90, 47))
 FORMS = ({}, {"optimize": True}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 2})
 TEN_SIZES = ((1, 1), (2, 3), (8, 8), (15, 17), (40, 9), (64, 64), (65, 33), (100, 75), (127, 129), (224, 200))
 SMALL_SIZES = tuple(itertools.product(range(1, 66), repeat=2))
+WRITTEN: list[Any] = [(QUALITIES, SIZES, FORMS, subsampling) for subsampling in (0, 1, 2, "grey")]
+WRITTEN += [long(QUALITIES, SMALL_SIZES, FORMS[:1], subsampling) for subsampling in (0, 1, 2)]
+WRITTEN += [long(range(1, 101), TEN_SIZES, FORMS[:1], subsampling) for subsampling in (0, 1, 2)]
 
 
-@pytest.mark.parametrize("subsampling", [0, 1, 2, "grey"])
-@pytest.mark.parametrize(
-    ("qualities", "sizes", "forms"),
-    [(QUALITIES, SIZES, FORMS), long(QUALITIES, SMALL_SIZES, FORMS[:1]), long(range(1, 101), TEN_SIZES, FORMS[:1])],
-    ids=["each form", "all small sizes", "all qualities"],
-)
+@pytest.mark.parametrize(("qualities", "sizes", "forms", "subsampling"), WRITTEN)
 def test_what_pillow_writes(path: str, qualities: Any, sizes: Any, forms: Any, subsampling: Any) -> None:
     for quality, (width, height) in itertools.product(qualities, sizes):
         image = photo(width, height, quality)
