@@ -7,19 +7,18 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hanging import hangs, is_running, wait_until
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench import commands
 from bench.__main__ import main
-from bench.core import child
 from bench.core.results import console
 from bench.core.results import machine as bench_machine
 from bench.device.question import FIGURES as DEVICE_FIGURES
@@ -81,12 +80,6 @@ def test_summary_takes_ratios_round_by_round() -> None:
     assert transport_summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
 
 
-@pytest.mark.long
-def test_the_ceiling_is_measured() -> None:
-    arguments = {"kind": "streaming", "case": "float32-images", "seconds": 0.05, "workers": 2}
-    assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
-
-
 BUSY = ("boundary", "chunked", "early", "steady")
 
 
@@ -123,28 +116,15 @@ def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pyt
     assert (tmp_path / "transport.png").exists()
 
 
-@pytest.mark.long
-def test_a_child_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    note = tmp_path / "pids"
-    for limit in (5, 20, 80):  # until it has come so far
-        with pytest.raises(child.ChildError, match="killed after"):
-            child.run("subprocess:call", {"args": _hang(note)}, limit)
-        if note.exists():
-            break
-    _wait_for_ends([int(pid) for pid in note.read_text().split()])
-
-
 def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
     note = tmp_path / "pids"
-    code = f"from bench.core import child; child.run('subprocess:call', {{'args': {_hang(note)!r}}}, 60)"
+    code = f"from bench.core import child; child.run('subprocess:call', {{'args': {hangs(note)!r}}}, 60)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as bench:
-        deadline = time.monotonic() + 100
-        while not (note.exists() and note.read_text().endswith("\n")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: note.exists() and note.read_text().endswith("\n"))
         bench.kill()
     child_pid, grandchild_pid = (int(pid) for pid in note.read_text().split())
     try:
-        _wait_for_ends([child_pid])
+        wait_until(lambda: not is_running(child_pid))
     finally:
         os.kill(grandchild_pid, 9)  # a worker of a loader ends with its trainer; this one does not
 
@@ -197,28 +177,9 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert capsys.readouterr().err == "python -m bench needs no_such_package: pip install 'shmloader[bench]'\n"
 
 
-def _hang(note: Path) -> list[str]:
-    """A command that notes the pids of its parent and itself, and then takes too long."""
-    return ["sh", "-c", f"echo $PPID $$ > '{note}'; exec sleep 1000"]
-
-
 def _ratio(measurements: list[dict[str, Any]], case: str) -> float:
     speed = {each["subject"]: each["batches_per_second"] for each in measurements if each["case"] == case}
     return speed["shmloader"] / speed["torch"]
-
-
-def _wait_for_ends(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while running := [pid for pid in pids if _is_running(pid)]:
-        assert time.monotonic() < deadline, f"still running: {running}"
-        time.sleep(0.02)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.long

@@ -71,19 +71,6 @@ def test_a_case_is_slower_only_if_all_rounds_agree() -> None:
     assert not slower(0.97, 0.98, 0.99)
 
 
-def test_a_ratio_is_of_one_round() -> None:
-    measurements: list[dict[str, Any]] = [
-        {"round": at, "case": "scalar", "subject": side} | dict.fromkeys(against.RATIOS, speed)
-        for at, (here, there) in enumerate([(10, 20), (40, 40), (90, 30)])
-        for side, speed in ((against.HERE, here), (against.THERE, there))
-    ]
-    assert against.summary("scalar", measurements)["ratio"]["next_p50"] == {"median": 1, "min": 0.5, "max": 3}
-    measurements[0] = {"round": 0, "case": "scalar", "subject": against.HERE, "failure": "killed after 1 s"}
-    summary = against.summary("scalar", measurements)
-    assert summary["ratio"]["next_p50"] == {"median": 2, "min": 1, "max": 3}
-    assert summary[against.THERE]["next_p50"]["median"] == 35, "a round in which one side failed counts for neither"
-
-
 @IN_A_CHECKOUT
 @pytest.mark.long
 def test_what_is_no_built_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

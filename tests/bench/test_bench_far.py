@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench.__main__ import main
-from bench.core import jpegs, session
+from bench.core import jpegs
 from bench.core.question import Turn
-from bench.far import beside, cluster
+from bench.far import beside
 from bench.far.beside_ray import OURS, RAY_DATA
 from bench.far.pictures import BYTES, Pictures
 
@@ -94,21 +93,3 @@ def test_a_picture_depends_on_its_number_alone(tmp_path: Path) -> None:
     assert 0 <= first.min() < 0.3 and 0.7 < first.max() <= 1
     assert torch.equal(Pictures(str(tmp_path), 7)[6], first)
     assert not torch.equal(pictures[8], first)  # of the same file
-
-
-def test_memory_is_that_of_all_processes_of_a_session() -> None:
-    code = "import subprocess, sys; data = bytearray(b'1') * 10**7; "
-    grandchild = "data = bytearray(b'1') * 10**7; print(1, flush=True); input()"
-    command = [sys.executable, "-c", f"{code}subprocess.run([sys.executable, '-c', {grandchild!r}])"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
-        assert child.stdin is not None and child.stdout is not None
-        child.stdout.readline()  # the grandchild's
-        assert len(session.members(child.pid)) == 2
-        assert 20e6 < session.memory(child.pid) < 100e6
-        child.stdin.close()
-    assert session.memory(child.pid) == 0
-
-
-def test_files_that_vanish_take_no_room(tmp_path: Path) -> None:
-    (tmp_path / "there").write_bytes(b"12345")
-    assert cluster._files([tmp_path / "there", tmp_path / "gone"]) == 5

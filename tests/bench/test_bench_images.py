@@ -16,7 +16,6 @@ from PIL import Image
 from bench.__main__ import main
 from bench.core.question import Turn
 from bench.images.methods import METHODS
-from bench.images.question import summary
 
 
 @pytest.mark.long
@@ -62,21 +61,7 @@ def test_who_is_missing_is_skipped_and_named(
     assert set(result["summary"]) == set(METHODS)
 
 
-def test_a_ratio_is_that_to_pil_in_the_same_process() -> None:
-    decoded = [
-        {"round": at, "subject": "fast", "images_per_cpu_second": speed, "ratio": ratio}
-        for at, (speed, ratio) in enumerate(((50, 4), (60, 3), (1000, 5)))
-    ]
-    result = summary(decoded)["fast"]
-    assert result["ratio"] == {"median": 4, "min": 3, "max": 5} and result["images_per_cpu_second"]["median"] == 60
-
-
 @pytest.mark.long
 def test_a_failure_of_ours_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turn, "measure", lambda turn: {"failure": "crashed"})
     assert main(["images", "--rounds", "1", "--methods", "fast", "--into", str(tmp_path)]) == 1
-
-
-def test_a_folder_without_files(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no JPEG files"):
-        main(["images", "--data", str(tmp_path), "--into", str(tmp_path)])

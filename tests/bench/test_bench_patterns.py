@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import BOTH, assert_same
+from hanging import hangs, is_running, wait_until
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("PIL")
@@ -42,17 +42,6 @@ def measured(at: int, subject: str, *figures: float, pattern: str = "300 MB") ->
     return {"round": at, "pattern": pattern, "subject": subject, **dict(zip(FIGURES, figures, strict=True))}
 
 
-def test_a_ratio_is_of_one_round() -> None:
-    measurements = [measured(0, "torch", 1, 2, 100, 0), measured(0, "shmloader", 2, 1, 50, 7)]
-    measurements += [measured(1, "torch", 10, 2, 100, 0), measured(1, "shmloader", 5, 2, 150, 7)]
-    measurements += [{"round": 2, "pattern": "300 MB", "subject": "torch", "failure": "killed after 1 s"}]
-    measurements += [measured(2, "shmloader", 900, 900, 900, 900)]
-    found = summary("300 MB", ["torch", "shmloader"], measurements)
-    assert found["shmloader"]["ratio"]["wall"] == {"median": 1.25, "min": 0.5, "max": 2}
-    assert found["shmloader"]["ratio"]["memory"] == {"median": 1, "min": 0.5, "max": 1.5}
-    assert found["torch"]["wall"]["max"] == 10 and found["shmloader"]["growth"]["median"] == 7
-
-
 @pytest.mark.parametrize(
     ("ratios", "is_above"),
     [((1.15, 1.15, 1.3), False), ((1.16, 0.1, 0.1), True), ((0.1, 1.16, 0.1), True), ((0.1, 0.1, 1.31), True)],
@@ -63,14 +52,6 @@ def test_what_is_above_the_limits_is_listed_at_the_end(ratios: tuple[float, ...]
     result = {"summary": found, "machine": bench_machine()}
     rows = [line for line in page.tables(result) if line.startswith("| 300 MB")]
     assert len(rows) == 1 + is_above, "in its group, and again in the table at the end"
-
-
-def test_a_pattern_that_failed_has_dashes() -> None:
-    failed = [{"round": 0, "pattern": "300 MB", "subject": "torch", "failure": "killed after 1 s"}]
-    found = {"300 MB": summary("300 MB", ["torch", "before", "shmloader"], failed)}
-    result = {"summary": found, "machine": {**bench_machine(), "against": "0123456789"}}
-    assert page.tables(result)[-1].endswith("before each arrow: 0123456789")
-    assert "| 300 MB | - s, - s, - MB | - → - | - → - | - → - | - MB | - → - MB |" in page.tables(result)
 
 
 def test_growth_is_that_of_the_second_half() -> None:
@@ -128,7 +109,7 @@ def test_a_forked_process_that_hangs_is_killed_with_its_children(tmp_path: Path)
         with pytest.raises(ChildError, match="killed after 1 s"):
             parent.run("subprocess:call", {"args": hangs(note)}, 1, looked.append)
         pids = {int(pid) for pid in note.read_text().split()}
-        assert not pids & running(), "killed before the next measurement begins"
+        assert not any(map(is_running, pids)), "killed before the next measurement begins"
         assert looked and set(looked) <= pids, "the number of the session is that of its leader"
     assert not session.members(parent.session)
 
@@ -155,7 +136,7 @@ def test_forked_processes_end_with_the_bench(tmp_path: Path) -> None:
         bench.kill()
     leader, grandchild = (int(pid) for pid in note.read_text().split())
     try:
-        wait_until(lambda: leader not in running())
+        wait_until(lambda: not is_running(leader))
     finally:
         os.kill(grandchild, signal.SIGKILL)  # a worker of a loader ends with its trainer; this one does not
 
@@ -175,31 +156,3 @@ def test_memory_without_what_is_shared() -> None:
     with_shared, without = map(int, said.split())
     assert with_shared > 60 << 20
     assert without < 4 << 20
-
-
-def test_what_reaped_children_used_does_not_come_in_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_reaped", lambda: 1e6 + 0.0001)
-    assert session.used(os.getsid(0))[0] > 1e6
-
-
-def hangs(note: Path) -> list[str]:
-    """A command that notes the pids of its parent and itself, and then takes too long."""
-    return ["sh", "-c", f"echo $PPID $$ > '{note}'; exec sleep 1000"]
-
-
-def running() -> set[int]:
-    return {int(pid) for pid in filter(str.isdigit, os.listdir("/proc")) if not is_zombie(int(pid))}
-
-
-def is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def wait_until(it_is_so: Any) -> None:
-    deadline = time.monotonic() + 100
-    while not it_is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -18,10 +18,9 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import commands
 from bench.__main__ import main
 from bench.core import results
-from bench.core.question import Turn, minutes
+from bench.core.question import Turn
 from bench.transport.question import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,15 +100,6 @@ def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1} and list(path.parent.iterdir()) == [path]
 
 
-def test_a_run_writes_into_build_by_default(
-    tmp_path: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*SHORT, "--rounds", "1"]) == 0
-    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {"build/bench/transport.json", "build/bench/transport.png"}
-
-
 def test_the_whole_time_is_shown_first_and_the_rest_after_each(
     tmp_path: Path, measured: Measured, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,26 +109,6 @@ def test_the_whole_time_is_shown_first_and_the_rest_after_each(
     left = [line for line in lines if line.startswith("round ")]
     assert left[0] == "round 1 of 20: scalar, torch (about 2 min left)"
     assert left[-1] == "round 20 of 20: scalar, torch (about 1 s left)", "at the pace of what takes no time"
-
-
-def test_make_bench_shows_how_long_all_of_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[tuple[str, int]] = []
-
-    def answer(question: Any) -> int:
-        asked.append((question.name, question.given.rounds))
-        return 130 if question.name == "latency" else 0
-
-    monkeypatch.setattr(commands, "answer", answer)
-    assert main(["all", "--rounds", "2", "--into", str(tmp_path)]) == 130
-    assert asked == [("peers", 2), ("latency", 2)], "after an interruption nothing more is asked"
-    output = capsys.readouterr().out
-    assert re.match(r"about \d+ min in all: peers \d+ min, latency \d+ \w+\n", output)
-
-
-def test_minutes() -> None:
-    assert [minutes(each) for each in (0.2, 89, 91, 3600)] == ["1 s", "89 s", "2 min", "60 min"]
 
 
 @pytest.mark.long

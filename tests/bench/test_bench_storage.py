@@ -7,36 +7,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.commands import parser, run
 from bench.storage.places import place
-from bench.storage.question import summary
 from bench.storage.server import serving
-
-
-def found(of_round: int, part: str, **figures: Any) -> dict[str, Any]:
-    return {"round": of_round, "part": part, **figures}
-
-
-def test_ratios_are_of_one_round() -> None:
-    measurements = [
-        found(0, "samples", files=100.0, shards=110.0, webdataset=400.0),
-        found(1, "samples", files=200.0, shards=190.0, webdataset=800.0),
-        found(0, "load", way="files", images_per_second=900.0),
-        found(0, "load", way="shards", images_per_second=990.0),
-        found(1, "load", way="shards", failure="killed"),
-        found(0, "far", depth="32", samples=500.0),
-    ]
-    figures = summary(measurements)
-    assert figures["samples"]["shards"]["to_files"] == pytest.approx(
-        {"median": 0.98, "min": 0.909, "max": 1.053}, abs=0.001
-    )
-    assert figures["load"]["shards"]["to_files"]["median"] == pytest.approx(1.1)
-    assert figures["load"]["shards"]["to_webdataset"] is None
-    assert figures["far"]["32 under way"]["samples"]["median"] == 500
 
 
 def _get(url: str, part: str | None = None) -> bytes:
@@ -71,24 +47,9 @@ def test_row_groups_are_decoded_less_often_by_place(groups: int, fewer: float) -
 @pytest.mark.long
 def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    asked = [
-        "storage",
-        "--rounds",
-        "1",
-        "--parts",
-        "samples",
-        "load",
-        "index",
-        "place",
-        "cold",
-        "--pictures",
-        "80",
-        "--shards",
-        "2",
-    ]
-    asked += ["--groups", "3"]
-    asked += ["--seconds", "0.1", "--members", "20000", "--into", str(tmp_path)]
-    assert run(parser().parse_args(asked)) == 0
+    asked = "storage --rounds 1 --parts samples load index place cold --pictures 80 --shards 2 --groups 3"
+    more = "--seconds 0.1 --members 20000 --into"
+    assert run(parser().parse_args([*asked.split(), *more.split(), str(tmp_path)])) == 0
     figures = json.loads((tmp_path / "storage.json").read_text())["summary"]
     assert figures["samples"]["shards"]["to_files"]["median"] > 0
     assert figures["load"]["shards"]["figure"]["median"] > 0 and figures["index"]["one archive"]["made"]["median"] > 0

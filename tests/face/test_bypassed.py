@@ -89,11 +89,6 @@ class AsksItself(Rows):
         return [self[index] for index in indices]
 
 
-class AsksByName(Rows):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return list(map(self.__getitem__, indices))
-
-
 class AsksByMethod(Rows):
     def __getitems__(self, indices: list[int]) -> list[int]:
         return self.all_of(indices)
@@ -126,15 +121,6 @@ class AsksDecorated(Rows):
         return [self[index] for index in indices]
 
 
-class AsksByDecorated(Rows):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [self.one(index) for index in indices]
-
-    @functools.lru_cache  # noqa: B019
-    def one(self, index: int) -> int:
-        return self[index]
-
-
 class AsksByProperty(Rows):
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self.get(index) for index in indices]
@@ -152,7 +138,7 @@ class AsksByAttribute(Rows):
         return [self.get(index) for index in indices]
 
 
-INDIRECT = [AsksDecorated, AsksByDecorated, AsksByProperty, AsksByAttribute]
+INDIRECT = [AsksDecorated, AsksByProperty, AsksByAttribute]
 
 
 def made_of(dataset: Any, indices: list[int]) -> list[int]:
@@ -166,7 +152,7 @@ class Alias(Rows):
     __getitems__ = __getitem__
 
 
-@pytest.mark.parametrize("base", [AsksItself, AsksByName, AsksByMethod, AsksAbove, AsksAnotherWay, *INDIRECT])
+@pytest.mark.parametrize("base", [AsksItself, AsksByMethod, AsksAbove, AsksAnotherWay, *INDIRECT])
 def test_a_getitems_that_calls_getitem_bypasses_nothing(base: Any) -> None:
     class Own(base):
         def __getitem__(self, index: int) -> int:

@@ -95,22 +95,6 @@ def test_a_class_with_iterators_of_its_own() -> None:
         assert list(loader) == [1, 2, 3]
 
 
-def test_a_class_with_other_iterators_warns_when_it_is_defined() -> None:
-    class Theirs(torch.utils.data.DataLoader):
-        def __iter__(self) -> Any:
-            return iter([1, 2, 3])
-
-        def _get_iterator(self) -> Any:
-            raise AssertionError
-
-    with pytest.warns(RuntimeWarning, match="loaders of the class Both will not ride.*Theirs._get_iterator"):
-
-        class Both(Theirs, shmloader.DataLoader):
-            pass
-
-    assert not Both(Augmented(), num_workers=1).rides_ring
-
-
 class Stateful(torch.utils.data.DataLoader):
     """As torchdata's StatefulDataLoader: it sets all up itself, and makes and keeps iterators of its own."""
 
@@ -170,22 +154,6 @@ def test_a_loader_that_saves_its_state_is_theirs_with_a_warning(theirs: Any, fir
     for options in ONLY_ON_THE_RING:
         with pytest.raises((RuntimeError, TypeError), match=r"only the ring can honour|unexpected keyword argument"):
             both(range(8), num_workers=1, **options)
-
-
-def test_a_class_that_only_overrides_iter_rides() -> None:
-    class Theirs(torch.utils.data.DataLoader):
-        def __iter__(self) -> Any:
-            return super().__iter__()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-
-        class Both(Theirs, shmloader.DataLoader):
-            pass
-
-        loader = Both(Augmented(), num_workers=1)
-        assert loader.rides_ring
-        assert type(iter(loader)).__module__.startswith("shmloader")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -304,23 +272,6 @@ def test_each_private_name_gone_or_otherwise() -> None:
     assert "FAILED" not in ran.out
     assert "torch._C._set_worker_pids gone rides" in ran.out
     assert "torch._utils.ExceptionWrapper gone does not ride" in ran.out
-
-
-@pytest.mark.long
-def test_torchs_class_may_take_more_type_parameters() -> None:
-    ran = run_script(
-        """
-        import typing, torch.utils.data
-        A, B = typing.TypeVar("A", covariant=True), typing.TypeVar("B", covariant=True)
-        class Two(torch.utils.data.DataLoader, typing.Generic[A, B]): ...
-        torch.utils.data.DataLoader = Two
-        import shmloader
-        print(shmloader.DataLoader[int])
-        """,
-        fresh=True,
-    )
-    assert ran.status == 0 and "DataLoader[int]" in ran.out, ran.err
-    assert "DataLoader[int]" in str(shmloader.DataLoader[int])
 
 
 # ---------------------------------------------------------------------------------------------- on another platform

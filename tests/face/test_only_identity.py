@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
-import multiprocessing
 import warnings
 from multiprocessing.context import ForkContext
 from typing import Any
@@ -212,16 +211,3 @@ def test_a_method_is_the_same_function_each_time() -> None:
     with pytest.warns(RuntimeWarning, match="reads the dataset of a shmloader"):
         iterate(data.DataLoader(dataset, collate_fn=model.collate, num_workers=2))
     assert kept.rides_ring
-
-
-@pytest.mark.filterwarnings("ignore:patch_torch.. does not reach")
-def test_given_by_a_patch() -> None:
-    moved = Moved()
-    with shmloader.patch_torch(device="cpu", on_device=moved):
-        loader: Any = data.DataLoader(Tens(), num_workers=2)
-    assert loader.on_device is moved and len(list(loader)) == 10
-
-
-def test_in_a_process_that_starts_anew() -> None:
-    loader = shmloader.DataLoader(Tens(), num_workers=1, multiprocessing_context=multiprocessing.get_context("spawn"))
-    assert len(iterate(loader)) == 10

@@ -262,22 +262,6 @@ def test_init_once_more_gives_the_options_of_that_call() -> None:
     assert made.spare_slots == made.options.spare_slots == Options.of(made).spare_slots == 3
 
 
-def test_torchs_init_may_be_replaced_by_one_that_gives_some_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.utils.data.DataLoader.__init__
-
-    def without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
-        before(self, *args, **{**kwargs, "num_workers": 0})
-
-    monkeypatch.setattr(torch.utils.data.DataLoader, "__init__", without_workers)
-    for kind in (torch.utils.data.DataLoader, shmloader.DataLoader):
-        made: Any = kind(range(8), 4, False, num_workers=2)
-        assert (made.num_workers, made.batch_size, [batch.tolist() for batch in made]) == (
-            0,
-            4,
-            [[0, 1, 2, 3], [4, 5, 6, 7]],
-        )
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 

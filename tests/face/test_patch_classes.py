@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import re
 import threading
 import types
 import warnings
@@ -470,9 +469,3 @@ def test_a_patch_tells_what_it_covers() -> None:
         text = repr(patch)
     assert text == "<patch_torch() holds; covers torch.utils.data.DataLoader, test_patch_classes.OfGraphs>"
     assert repr(patch).startswith("<patch_torch() undone; covers")
-
-
-def test_that_none_rides_where_the_ring_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    patch, _ = patched()
-    assert re.search("none rides the ring: the ring needs 64-bit Linux, and this is darwin", repr(patch))

@@ -224,9 +224,8 @@ def test_each_name_that_raises_counts_as_absent(place: str) -> None:
 
 WITH_WORKERS: list[Any] = [
     {"num_workers": 2},
-    {"num_workers": 2, "persistent_workers": True},
+    {"num_workers": 2, "persistent_workers": True, "chunk_size": 1},
     {"num_workers": 2, "schedule": "steal", "on_bad_sample": "skip"},
-    {"num_workers": 2, "chunk_size": 1},
     {"num_workers": 2, "look_ahead": 2, "device": "cpu"},
 ]
 OF_EACH = [(place, WITH_WORKERS[0], list(WAYS)[k % 3]) for k, place in enumerate(PLACES)]
@@ -349,33 +348,6 @@ def test_what_is_passed_on_is_found(kind: Any, workers: int) -> None:
         again.load_state_dict(state)
         assert state["sampler_state"] is not None
         assert [batch.tolist() for batch in again] == got[1:]
-
-
-class Outer(Numbers):
-    """Passes a dataset's set_epoch on, once it is there."""
-
-    inner: Any = None
-
-    @property
-    def set_epoch(self) -> Any:
-        return self.inner.set_epoch
-
-
-class Counts(Numbers):
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-def test_a_datasets_set_epoch_is_found_once_it_is_there() -> None:
-    dataset = Outer()
-    loader = shmloader.DataLoader(dataset, 2)
-    loader.set_epoch(3)
-    assert len(list(loader)) == LENGTH // 2
-    dataset.inner = Counts()
-    loader.set_epoch(4)
-    assert dataset.inner.epoch == 4
 
 
 # --------------------------------------------------------------------------------------------------------- signals

@@ -12,7 +12,6 @@ import pytest
 import torch
 from conftest import assert_same, seed_all
 from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, epochs, negate_result, torch_is_whole
-from scripts import run_script
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data import dataloader as torchs
 
@@ -113,15 +112,6 @@ def test_other_forms_of_that(owner: Any, name: str, by: Any, what: str, monkeypa
     )
 
 
-def test_code_that_was_changed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def next_index(self: Any) -> Any:
-        return next(self._sampler_iter)
-
-    loader = shmloader.DataLoader([1], num_workers=1)
-    monkeypatch.setattr(torchs._BaseDataLoaderIter._next_index, "__code__", next_index.__code__)
-    assert "_BaseDataLoaderIter._next_index" in str(loader.why_not_ring())
-
-
 def test_the_variable_says_that_it_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     for name in ("_reset", "__next__"):
@@ -208,19 +198,6 @@ def recovering(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(torchs._BaseDataLoaderIter, "__init__", functools.update_wrapper(new_init, init))
     patch.setattr(torchs._BaseDataLoaderIter, "_reset", new_reset)
-
-
-@pytest.mark.off_the_ring
-@pytest.mark.filterwarnings("ignore:.*does not ride:RuntimeWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_that_recovers_by_torchs_iterators(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    recovering(monkeypatch)
-    with shmloader.patch_torch(classes=[Saveable]):
-        loader: Any = Saveable(torch.arange(8.0), batch_size=2, num_workers=workers)
-    loader.skip_to = 3
-    assert [batch.tolist() for batch in loader] == [[6, 7]]
-    assert len(list(loader)) == 4 and loader.skip_to is None
-    assert isinstance(iter(shmloader.DataLoader([1], num_workers=1)), torchs._MultiProcessingDataLoaderIter)
 
 
 def test_the_patch_names_what_lets_such_a_loader_ride(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,58 +395,6 @@ def test_a_state_counts_through_a_hook(hook: str, options: dict[str, Any], monke
     assert_same(list(resumed), rest)
     resumed.close()
     loader.close()
-
-
-COUNTED = """
-import torch, shmloader
-from torch.utils.data import DataLoader
-
-class Calls(shmloader.DataLoader):
-    def __iter__(self):
-        return DataLoader.__iter__(self)
-
-loader = Calls(range(6))
-stock = DataLoader._get_iterator
-DataLoader._get_iterator = lambda self: map(lambda batch: batch, stock(self))
-batches = iter(loader)
-next(batches), next(batches)
-print(loader.state_dict()["batches"])
-"""
-
-
-def test_a_state_counts_in_a_class_that_calls_torchs_iter_of_a_process_without_other_loaders() -> None:
-    """Our own `__iter__` does not run, which looks for hooks."""
-    ran = run_script(COUNTED)
-    assert (ran.out.strip(), ran.status) == ("2", 0), ran.err
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_batches_on_a_device_go_through_a_hook(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"num_workers": workers, "device": "cpu", "on_device": lambda batch: batch + 1}
-    loader = hooked(monkeypatch, HOOKS["_get_iterator"], shmloader.DataLoader, **options)
-    assert set(torch.cat([*loader]).tolist()) == (
-        {2.0 * k + 2 for k in range(12)} if workers else {2.0 * k + 1 for k in range(12)}
-    )
-
-
-def test_patched_loaders_have_the_hook_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DataLoader, "_get_iterator", doubling(GET))
-    with shmloader.patch_torch(classes=[Between]):
-        for kind in (DataLoader, Between):
-            loader: Any = kind(torch.arange(12.0), num_workers=1)
-            assert is_doubled(epochs(loader)) and loader.rides_ring
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("name", ["__iter__", "_get_iterator"])
-def test_a_hook_on_our_own_class(name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(kind: Any) -> Any:
-        monkeypatch.setattr(kind, name, doubling(getattr(kind, name)))
-        return kind(torch.arange(12.0), num_workers=workers)
-
-    ours = make(shmloader.DataLoader)  # first, because ours inherits a hook on torch's
-    assert is_doubled(epochs(ours)) and ours.rides_ring is (workers > 0)
-    assert_same(epochs(ours), epochs(make(DataLoader)))
 
 
 def test_a_hook_that_makes_its_own_iterator_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,15 +294,3 @@ def test_one_that_is_kept_is_not_filled_again(chunk_size: int | None) -> None:
         got = [batch.clone() for batch in loader]
     assert [type(batch) for batch in got] == [Tagged] * 3
     assert [batch[:, 0, 0].tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-
-
-def test_views_of_one_hold_its_slot() -> None:
-    makers = [
-        lambda k=k: noted(torch.full((100,), k).as_subclass(Tagged), half=torch.full((50,), -k)) for k in range(40)
-    ]
-    with shmloader.DataLoader(Items(makers), batch_size=None, collate_fn=as_it_is, num_workers=1) as loader:
-        views = []
-        for k, batch in enumerate(loader):
-            if k in (3, 4):
-                views += [batch[10:], batch.half]
-    assert [view.unique().tolist() for view in views] == [[3], [-3], [4], [-4]]

@@ -1,4 +1,4 @@
-"""Pictures like photographs, which need no file."""
+"""Pictures that need no file, and what Pillow makes of a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import io
 from typing import Any
 
 import numpy as np
+import PIL
 from PIL import Image
+
+DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13  # whether Pillow resizes a low picture down first
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -24,3 +27,27 @@ def saved(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def picture(seed: int, width: int = 60, height: int = 48, kind: str = "JPEG", **options: Any) -> bytes:
+    """The file of a soft picture: a few colours, enlarged."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return saved(Image.fromarray(coarse).resize((width, height)), kind, **options)
+
+
+def by_pillow(
+    data: bytes,
+    crop: tuple[int, int, int, int] | None = None,
+    size: tuple[int, int] | None = None,
+    flip: bool = False,
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
+) -> np.ndarray[Any, Any]:
+    """The planes of a file that Pillow decodes, crops (left, top, width, height), resizes and mirrors."""
+    image: Image.Image = Image.open(io.BytesIO(data)).convert("RGB")
+    if crop:
+        image = image.crop((crop[0], crop[1], crop[0] + crop[2], crop[1] + crop[3]))
+    if size:
+        image = image.resize(size[::-1], resample)
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(image).transpose(2, 0, 1)

@@ -65,42 +65,6 @@ def test_workers_share_it(root: str, method: str) -> None:
         assert epochs.report.count("cache:") == 1  # type: ignore[attr-defined]
 
 
-def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
-    """Also a dataset that is built again while the first one exists."""
-    dataset, plain = folder(root, cache="8 MB"), folder(root)
-    for number in range(2):
-        dataset = folder(root, cache="8 MB") if number else dataset
-        found = []
-        for data in (dataset, plain):
-            torch.manual_seed(number)
-            with shmloader.DataLoader(
-                data, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
-            ) as loader:
-                found.append([batch[0].clone() for _ in range(2) for batch in loader])
-        assert same(*found)
-    figures = dataset._following.cache._memory.table.figures(dataset._following.cache._line)
-    assert (figures.found, figures.kept) == (2 * PICTURES, 0)
-
-
-def test_a_resumed_epoch_goes_on(root: str) -> None:
-    def resumed(cache: Any) -> list[torch.Tensor]:
-        def loader() -> Any:
-            torch.manual_seed(1)
-            return shmloader.DataLoader(
-                folder(root, cache=cache), batch_size=3, shuffle=True, num_workers=1, multiprocessing_context="fork"
-            )
-
-        it = iter(first := loader())
-        next(it)
-        state = first.state_dict()
-        it.close()
-        second = loader()
-        second.load_state_dict(state)
-        return [batch[0].clone() for batch in second]
-
-    assert same(resumed("8 MB"), resumed(None)) and len(resumed("8 MB")) == PICTURES // 3 - 1
-
-
 def test_jobs_that_were_started_apart_share_it(root: str, own_memory: str) -> None:
     dataset = folder(root, cache="8 MB")
     samples(dataset)

@@ -202,18 +202,6 @@ def test_our_own_folder_and_reader(paths: list[str], tmp_path: Path) -> None:
     assert read(paths[0]).shape == (3, 10, 12)
 
 
-def test_torchs_default_dtype(paths: list[str]) -> None:
-    dataset = dataset_of(paths)
-    fused = images.fuse(dataset)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert fused[0][0].dtype is torch.float64
-        assert outcome(fused) == outcome(dataset)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert fused[0][0].dtype is torch.float32
-
-
 def test_scaled_on_the_device(paths: list[str]) -> None:
     """Another size is allowed; other numbers raise, because the loader has a function for the old ones."""
     dataset = dataset_of(paths)

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
-from made_photo import photo, saved
+from made_photo import DOWN_FIRST, by_pillow, photo, saved
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shmloader import images
@@ -29,20 +28,11 @@ from shmloader.core import jpeg
 from tests.images import torchvision_stand_ins as tv
 
 Array = np.ndarray[Any, Any]
-DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 
 
-def by_pillow(
-    data: bytes, crop: tuple[int, int, int, int] | None = None, size: tuple[int, int] | None = None, flip: bool = False
-) -> Array:
-    image: Image.Image = Image.open(io.BytesIO(data)).convert("RGB")
-    if crop:
-        image = image.crop((crop[0], crop[1], crop[0] + crop[2], crop[1] + crop[3]))
-    if size:
-        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
-    if flip:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(image).transpose(2, 0, 1)
+def long(*values: Any) -> Any:
+    """Parameters of a test that takes long."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def ours(path: str, data: bytes, crop: tuple[int, int, int, int], out: Array, **options: Any) -> bool:
@@ -64,12 +54,14 @@ def path(request: pytest.FixtureRequest) -> str:
 # ---------------------------------------------------------------------------------------------------- whole pictures
 
 
-@pytest.mark.parametrize("is_wild", [False, True])
+@pytest.mark.parametrize(("is_wild", "all_sizes"), [(False, False), (True, False), long(False, True)])
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
-def test_any_coefficients_in_any_sampling(path: str, sampling: str, is_wild: bool) -> None:
+def test_any_coefficients_in_any_sampling(path: str, sampling: str, is_wild: bool, all_sizes: bool) -> None:
     rng = random.Random(f"{sampling} {is_wild}")
     sizes = [(1, 1), (2, 1), (1, 2), (3, 3), (8, 8), (16, 17), (33, 15)]
     sizes += [(rng.randint(1, 70), rng.randint(1, 70)) for _ in range(13)]
+    if all_sizes:
+        sizes = list(itertools.product(range(1, 66, 2), repeat=2))
     for seed, (width, height) in enumerate(sizes):
         noise = Noise(seed, width, height, SAMPLINGS[sampling], rng.choice((0, 0, 1, 3, 7)), is_wild)
         data = write(noise)
@@ -95,11 +87,20 @@ def test_short_blocks_that_end_with_their_last_coefficient(path: str, seed: int)
     assert np.array_equal(whole(path, data, 1024, 1024), by_pillow(data))
 
 
-@pytest.mark.parametrize("subsampling", [0, 1, 2, "grey"])
-def test_what_pillow_writes(path: str, subsampling: Any) -> None:
-    for quality, (width, height) in itertools.product((1, 50, 75, 95, 100), ((1, 1), (17, 31), (64, 64), (90, 47))):
+QUALITIES, SIZES = (1, 50, 75, 95, 100), ((1, 1), (17, 31), (64, 64), (90, 47))
+FORMS = ({}, {"optimize": True}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 2})
+TEN_SIZES = ((1, 1), (2, 3), (8, 8), (15, 17), (40, 9), (64, 64), (65, 33), (100, 75), (127, 129), (224, 200))
+SMALL_SIZES = tuple(itertools.product(range(1, 66), repeat=2))
+WRITTEN: list[Any] = [(QUALITIES, SIZES, FORMS, subsampling) for subsampling in (0, 1, 2, "grey")]
+WRITTEN += [long(QUALITIES, SMALL_SIZES, FORMS[:1], subsampling) for subsampling in (0, 1, 2)]
+WRITTEN += [long(range(1, 101), TEN_SIZES, FORMS[:1], subsampling) for subsampling in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(("qualities", "sizes", "forms", "subsampling"), WRITTEN)
+def test_what_pillow_writes(path: str, qualities: Any, sizes: Any, forms: Any, subsampling: Any) -> None:
+    for quality, (width, height) in itertools.product(qualities, sizes):
         image = photo(width, height, quality)
-        for options in ({}, {"optimize": True}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 2}):
+        for options in forms:
             grey = subsampling == "grey"
             data = saved(
                 image.convert("L") if grey else image,
@@ -109,35 +110,6 @@ def test_what_pillow_writes(path: str, subsampling: Any) -> None:
             )
             got = whole(path, data, width, height)
             assert got is not None and np.array_equal(got, by_pillow(data)), (quality, width, height, options)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-def test_all_small_sizes(path: str, subsampling: int) -> None:
-    image = photo(65, 65)
-    for width, height, quality in itertools.product(range(1, 66), range(1, 66), (1, 50, 75, 95, 100)):
-        data = saved(image.crop((0, 0, width, height)), quality=quality, subsampling=subsampling)
-        got = whole(path, data, width, height)
-        assert got is not None and np.array_equal(got, by_pillow(data)), (width, height, quality)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-def test_all_qualities(path: str, subsampling: int) -> None:
-    sizes = ((1, 1), (2, 3), (8, 8), (15, 17), (40, 9), (64, 64), (65, 33), (100, 75), (127, 129), (224, 200))
-    for (width, height), quality in itertools.product(sizes, range(1, 101)):
-        data = saved(photo(width, height, quality), quality=quality, subsampling=subsampling)
-        got = whole(path, data, width, height)
-        assert got is not None and np.array_equal(got, by_pillow(data)), (width, height, quality)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sampling", list(SAMPLINGS))
-def test_all_small_sizes_of_noise(path: str, sampling: str) -> None:
-    for width, height in itertools.product(range(1, 66, 2), range(1, 66, 2)):
-        data = write(Noise(width * height, width, height, SAMPLINGS[sampling], (width + height) % 5))
-        got = whole(path, data, width, height)
-        assert got is not None and np.array_equal(got, by_pillow(data)), (width, height)
 
 
 @pytest.mark.long
@@ -314,10 +286,8 @@ def test_markers_that_are_ours(path: str, options: dict[str, Any]) -> None:
 
 def exif(orientation: int, order: str) -> bytes:
     """A marker with an orientation, in TIFF's little-endian or big-endian order."""
-    tiff = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8)
-    tiff += struct.pack(order + "HHHIIHHIHH", 2, 0x0100, 4, 1, 50, 0x0112, 3, 1, orientation, 0)
-    tiff += struct.pack(order + "I", 0)
-    return b"\xff\xe1" + struct.pack(">H", 8 + len(tiff)) + b"Exif\0\0" + tiff
+    width, found = number(order, "I", 50), number(order, "H", orientation)
+    return app1(exif_of((0x0100, 4, 1, width), (0x0112, 3, 1, found), order=order))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -336,8 +306,12 @@ def test_upright_where_asked(orientation: int, order: str, monkeypatch: pytest.M
     assert np.array_equal(images.decode(data, rotate=True, flip=True), expected[:, :, ::-1])
 
 
+def segment(marker: int, payload: bytes) -> bytes:
+    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(payload)) + payload
+
+
 def app1(payload: bytes) -> bytes:
-    return b"\xff\xe1" + struct.pack(">H", 2 + len(payload)) + payload
+    return segment(0xE1, payload)
 
 
 def exif_of(*entries: tuple[int, int, int, bytes], order: str = "<", after: bytes = b"") -> bytes:
@@ -421,10 +395,6 @@ def test_exif_that_pillow_refuses() -> None:
         ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     with pytest.raises(SyntaxError, match="not a TIFF file"):
         images.decode(data, rotate=True)
-
-
-def segment(marker: int, payload: bytes) -> bytes:
-    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(payload)) + payload
 
 
 CUT_SHORT = {

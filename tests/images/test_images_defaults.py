@@ -133,19 +133,6 @@ def test_fused_samples_follow_the_default_dtype(paths: list[str], name: str, dty
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_draws_of_training_follow_the_default_dtype(paths: list[str], dtype: Any, default_dtype: Any) -> None:
-    """They are torchvision's, which draws numbers of the default dtype; also if the recipe was made before."""
-    theirs = tv.DatasetFolder(paths, tv.Compose((tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), tv.PILToTensor())))
-    folder = Path(paths[0]).parents[1]
-    made_before = images.ImageFolder(folder, images.training(32))
-    all_of(made_before)
-    default_dtype(dtype)
-    expected = [sample for sample, _ in all_of(theirs)]
-    assert_same([sample for sample, _ in all_of(images.ImageFolder(folder, images.training(32)))], expected)
-    assert_same([sample for sample, _ in all_of(made_before)], expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_augmentation_made_before_follows_too(paths: list[str], dtype: Any, default_dtype: Any) -> None:
     made = [images.training(32, augment="trivial") for _ in range(2)]
     folder = Path(paths[0]).parents[1]

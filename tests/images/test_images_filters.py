@@ -8,27 +8,17 @@ import random
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
-from made_photo import photo, saved
+from made_photo import DOWN_FIRST, by_pillow, photo, saved
 from PIL import Image
 
 from shmloader import images
 from shmloader.core import jpeg
 
-DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 Resampling = Image.Resampling
 FILTERS = [Resampling(number) for number in range(6)]  # Pillow 13 has two more
-
-
-def by_pillow(
-    data: bytes, crop: tuple[int, int, int, int], size: tuple[int, int], resample: Resampling
-) -> np.ndarray[Any, Any]:
-    left, top, width, height = crop
-    image = Image.open(io.BytesIO(data)).convert("RGB").crop((left, top, left + width, top + height))
-    return np.asarray(image.resize(size[::-1], resample)).transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
@@ -50,7 +40,7 @@ def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
             out = np.zeros((3, down, across), np.uint8)
             pixels = out[:, :, ::-1] if draw.random() < 0.5 else out
             assert decoder.decode(crop, pixels, True, DOWN_FIRST, filter=int(resample))
-            assert np.array_equal(pixels, by_pillow(data, crop, (down, across), resample)), (crop, out.shape)
+            assert np.array_equal(pixels, by_pillow(data, crop, (down, across), resample=resample)), (crop, out.shape)
 
 
 @pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
@@ -60,7 +50,7 @@ def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resamp
     decoder = jpeg.Decoder(path)
     data = write(Noise(5, 30, 20, SAMPLINGS["4:4:4"]))
     assert decoder.open(data) is not None
-    whole = by_pillow(data, (0, 0, 30, 20), (60, 90), resample)
+    whole = by_pillow(data, (0, 0, 30, 20), (60, 90), resample=resample)
     for begin in range(12):
         out = np.zeros((3, 40, 50), np.uint8)
         assert decoder.decode(
@@ -83,7 +73,7 @@ def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> N
                 assert decoder.open(data) is not None
                 assert decoder.decode(crop, out, False, filter=int(resample))
                 assert np.array_equal(out, outs[0]), (name, crop)
-            differences = outs[0].astype(int) - by_pillow(data, crop, (224, 224), resample)
+            differences = outs[0].astype(int) - by_pillow(data, crop, (224, 224), resample=resample)
             assert np.abs(differences).mean() < 1
             assert 10 * math.log10(255**2 / max(1e-9, (differences**2).mean())) > 45
 
@@ -99,7 +89,7 @@ def test_not_exact_overshoots_to_black_and_white_alone(resample: Resampling) -> 
             assert decoder.open(data) is not None
             assert decoder.decode((0, 0, 60, 50), out, False, filter=int(resample))
             assert np.array_equal(out, outs[0]), (name, seed)
-        exact = by_pillow(data, (0, 0, 60, 50), (97, 131), resample).astype(int)
+        exact = by_pillow(data, (0, 0, 60, 50), (97, 131), resample=resample).astype(int)
         assert np.abs(outs[0] - exact).mean() < 12, seed  # a sum that wraps is 255 away
 
 
@@ -107,7 +97,7 @@ def test_not_exact_overshoots_to_black_and_white_alone(resample: Resampling) -> 
 def test_by_any_of_its_names(kind: str) -> None:
     data = saved(photo(80, 60, 1), kind)
     for resample in FILTERS:
-        expected = torch.from_numpy(by_pillow(data, (5, 6, 50, 40), (24, 30), resample).copy())
+        expected = torch.from_numpy(by_pillow(data, (5, 6, 50, 40), (24, 30), resample=resample).copy())
         for named in (resample.name.lower(), resample.name, resample, int(resample)):
             got = images.decode(data, (5, 6, 50, 40), (24, 30), interpolation=named)
             assert torch.equal(got, expected), named

@@ -10,20 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_photo import picture
 from PIL import Image
 
-import shmloader
 from shmloader import images
 from tests.images import torchvision_stand_ins as tv
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def picture(seed: int, width: int = 60, height: int = 48, kind: str = "JPEG") -> bytes:
-    coarse = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(coarse).resize((width, height)).save(file, kind)
-    return file.getvalue()
 
 
 FILES = ["b/10.jpg", "b/9.JPEG", "b/deep/1.jpg", "b/deep/a.png", "a/z.jpg", "a/Z.jpg", "c d/1.jpg", "b.c/1.jpg"]
@@ -176,18 +169,6 @@ def test_from_bytes_for_the_device() -> None:
     assert rows.on_device is not None and numbers.on_device is None
     assert torch.equal(rows.on_device({"images": row[None]})["images"][0], expected)
     assert pickle.loads(pickle.dumps(rows)).on_device is not None
-
-
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_loaded(method: str, root: Path) -> None:
-    folder = images.ImageFolder(root, images.training(32, mean=MEAN, std=STD))
-    batches = []
-    for kind in (torch.utils.data.DataLoader, shmloader.DataLoader):
-        torch.manual_seed(3)
-        loader = kind(folder, batch_size=4, shuffle=True, num_workers=1, multiprocessing_context=method)
-        batches.append([[part.clone() for part in batch] for batch in loader])
-    for one, other in zip(*batches, strict=True):
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
 
 
 @pytest.mark.parametrize("make", [images.training, images.evaluation])

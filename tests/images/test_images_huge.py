@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_photo import picture
 from PIL import Image
-from test_images_folder import picture
 
 from shmloader import images
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from made_photo import picture
 from PIL import Image
-from test_images_folder import picture
 
 from shmloader import images
 from shmloader.core.jpeg import Decoder

@@ -24,8 +24,7 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
-@pytest.mark.parametrize("size", [(3000, 2), (2, 3000)])
+@pytest.mark.parametrize(("size", "suffix"), [((3000, 2), "jpg"), ((2, 3000), "png")])
 def test_3000_by_2_pixels(tmp_path: Path, size: tuple[int, int], suffix: str, tail: str) -> None:
     path = tmp_path / f"0.{suffix}"
     pixels = np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import assert_same
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset, random_split
 
@@ -54,23 +55,10 @@ MAKES: dict[str, Callable[[list[str]], Any]] = {
 }
 
 
-def tensors(image: Any) -> list[torch.Tensor]:
-    return [part.clone() for part in image] if isinstance(image, list) else [image.clone()]
-
-
 def outcome(dataset: Any) -> list[Any]:
     torch.manual_seed(3)
     random.seed(3)
-    samples = [(tensors(image), target) for image, target in map(dataset.__getitem__, range(-1, len(dataset)))]
-    return [samples, torch.get_rng_state().tolist(), random.getstate()]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return bool(one.dtype is other.dtype and torch.equal(one, other))
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    return [[*map(dataset.__getitem__, range(-1, len(dataset)))], torch.get_rng_state().tolist(), random.getstate()]
 
 
 @pytest.mark.parametrize("name", MAKES)
@@ -78,8 +66,8 @@ def test_the_same_samples(paths: list[str], name: str) -> None:
     dataset = MAKES[name](paths)
     fused = images.fuse(dataset)
     assert isinstance(fused, type(dataset)) and fused.is_fused and ": fused" in fused.explain()
-    assert same(outcome(fused), outcome(dataset))
-    assert same(outcome(copy.deepcopy(fused)), outcome(dataset))
+    assert_same(outcome(fused), outcome(dataset))
+    assert_same(outcome(copy.deepcopy(fused)), outcome(dataset))
     with pytest.raises((IndexError, ValueError)):
         fused[len(dataset)]
 
@@ -95,8 +83,8 @@ def test_loaded(paths: list[str], name: str, workers: int, method: str | None) -
         loader = shmloader.DataLoader(
             data, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
         )
-        batches.append([(tensors(image), target.clone()) for image, target in loader])
-    assert same(*batches)
+        batches.append(list(loader))
+    assert_same(*batches)
 
 
 @pytest.mark.parametrize("name", ["Subset", "ConcatDataset", "nested"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import pickle
 import random
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
-from PIL import Image
+from made_photo import picture
 
 import shmloader
 from shmloader import images
@@ -107,10 +106,7 @@ def test_marks_that_cannot_be_are_not_used(change: tuple[int, int]) -> None:
 
 
 def saved(path: Path, seed: int, **options: Any) -> str:
-    coarse = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(coarse).resize((120, 160)).save(file, "JPEG", **options)
-    path.write_bytes(file.getvalue())
+    path.write_bytes(picture(seed, 120, 160, **options))
     return str(path)
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from conftest import assert_same
 from PIL import Image
 
 import shmloader
 from shmloader import images
 from tests.images import torchvision_stand_ins as tv
+from tests.images.made_photo import picture
 from tests.storage.storage_tars import write
-
-
-def encoded(k: int, kind: str = "JPEG") -> bytes:
-    pixels = np.random.default_rng(k).integers(0, 256, (48, 64, 3), np.uint8)
-    Image.fromarray(pixels).save(made := io.BytesIO(), kind)
-    return made.getvalue()
 
 
 @pytest.fixture
@@ -30,7 +24,7 @@ def shards(tmp_path: Path) -> str:
     members = []
     for k in range(12):
         kind = "png" if k == 5 else "jpg"
-        data = encoded(k, "PNG" if k == 5 else "JPEG")
+        data = picture(k, 64, 48, "PNG" if k == 5 else "JPEG")
         folder = tmp_path / "files" / f"class-{k % 3}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{k:02}.{kind}").write_bytes(data)
@@ -58,8 +52,7 @@ def test_the_same_as_files(shards: str, tmp_path: Path, workers: int, exact: boo
     folder = images.ImageFolder(tmp_path / "files", recipe, exact=exact)
     ours, theirs = batches(fused, workers), batches(folder, workers)
     assert len(ours) == 6
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    assert_same(ours, theirs)
 
 
 def test_transforms_of_torchvision(shards: str, tmp_path: Path) -> None:
@@ -70,8 +63,8 @@ def test_transforms_of_torchvision(shards: str, tmp_path: Path) -> None:
     ours = [fused[at] for at in range(12)]
     torch.manual_seed(0)
     for at, path in enumerate(sorted((tmp_path / "files").rglob("*.*"))):
-        with Image.open(path) as picture:
-            assert torch.equal(ours[at][0], transform(picture.convert("RGB")))
+        with Image.open(path) as image:
+            assert torch.equal(ours[at][0], transform(image.convert("RGB")))
         assert ours[at][1] == int(path.parent.name[-1])
 
 

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from jpeg_writer import SAMPLINGS, Noise, write
+from made_photo import DOWN_FIRST
 from PIL import Image, ImageOps
 
-import shmloader
 from shmloader import images
 from shmloader.core import jpeg
 from tests.images import torchvision_stand_ins as tv
-
-DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 
 
 def composed(*transforms: Any) -> Any:
@@ -147,18 +144,6 @@ def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="truncated"):
         fused[0]
     assert (torch.get_rng_state().tolist(), random.getstate()) == before
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loaded(workers: int, paths: list[str]) -> None:
-    dataset = tv.DatasetFolder(paths * 3, images.views(LARGE, LARGE, SMALL))
-    batches: list[Any] = []
-    for data in (dataset, images.fuse(dataset)):
-        torch.manual_seed(4)
-        loader = shmloader.DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
-        batches.append([[*(part.clone() for part in views), labels.clone()] for views, labels in loader])
-    for one, other in zip(*batches, strict=True):
-        assert all(torch.equal(its_part, part) for its_part, part in zip(one, other, strict=True))
 
 
 def test_from_bytes_and_into_rows(paths: list[str]) -> None:

@@ -151,18 +151,11 @@ def compare(name: str, seed: int, pictures: dict[str, pixels.Picture]) -> None:
         assert got.tobytes() == expected.tobytes(), (name, seed, path, image.size, image.mode)
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(MANY, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CASES)
-def test_it_gives_pillows_bytes(name: str) -> None:
+def test_it_gives_pillows_bytes(name: str, count: int) -> None:
     pictures = {path: pixels.Picture(path) for path in PATHS}
-    for seed in range(40):
-        compare(name, seed, pictures)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
-def test_it_gives_pillows_bytes_of_many_pictures(name: str) -> None:
-    pictures = {path: pixels.Picture(path) for path in PATHS}
-    for seed in range(1000, 1000 + MANY):
+    for seed in range(count):
         compare(name, seed, pictures)
 
 

@@ -59,15 +59,6 @@ def test_the_level_of_the_noise_is_the_same_for_any_number_of_workers(tmp_path: 
         assert torch.equal(one["latent"], other["latent"])
 
 
-def test_a_game_that_is_played_in_a_worker_is_the_same_here() -> None:
-    weights = actors.policy().state_dict()
-    here = actors.play(weights, 5)
-    again = actors.play(weights, 5)
-    assert all(torch.equal(here[name], again[name]) for name in here)
-    assert 0 < here["steps"] < actors.LONGEST
-    assert not here["states"][here["steps"] :].any()
-
-
 def test_the_report_on_a_loop_over_a_slow_disk_is_that_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = waiting.main(["--batches", "16"])
     assert set(kinds) == {"quick", "disk", "uneven"}  # on a busy machine the other two may wait as well

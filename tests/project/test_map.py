@@ -21,30 +21,9 @@ def test_a_line_has_the_first_paragraph_and_the_notes(tmp_path: Path) -> None:
     assert files.line_of(tmp_path / "ring.pyx") == "The slots of a ring. (NOTE [ Slots ])"
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "head"),
-    [
-        ("a.py", 'r"""Reads."""\n', "Reads."),
-        ("a.py", "#!/usr/bin/env python3\n# Reads.\nimport os\n", "Reads."),
-        ("a.pxd", "# cython: language_level=3\n# Reads.\n", "Reads."),
-        ("a.h", "/* Reads.\n * Then writes. */\n#pragma once\n", "Reads.\nThen writes."),
-        ("a.c", '#include "a.h"\n', ""),
-        ("a.py", "import os\n", ""),
-    ],
-)
-def test_the_head_of_a_file_in_each_language(tmp_path: Path, name: str, source: str, head: str) -> None:
-    (tmp_path / name).write_text(source)
-    assert files.head_of(tmp_path / name) == head
-
-
 def test_words_find_files_by_path_head_and_note(capsys: pytest.CaptureFixture[str]) -> None:
     assert files.main(["docs/machinery", "SVG", "shmloader top"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == [
         "docs/machinery/",
         "screens.py",
     ]
-
-
-def test_words_that_no_file_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert files.main(["slot", "no file has this"]) == 1
-    assert "slot and no file has this" in capsys.readouterr().err

@@ -11,17 +11,13 @@ import torch
 from scripts import close_server, run_script, server_pids
 
 SAME = {
-    "its end": "print('over')",
     "its name": """
         import os, sys
         print(__name__, sys.argv[1:], sys.argv[0] == __file__, sys.path[0] == os.path.dirname(__file__))
         """,
     "a status": "import sys; sys.exit(3)",
-    "a sentence": "import sys; sys.exit('it cannot')",
     "an error": "def f(): raise ValueError(5)\nf()",
-    "a syntax error": "print(",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-    "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "interrupted": "import signal; signal.raise_signal(signal.SIGINT)",
     "at exit": "import atexit; atexit.register(print, 'at exit'); print('before')",
     "the collector at the end": """
@@ -44,10 +40,6 @@ SAME = {
         import os
         print(sorted(os.readlink(f"/proc/self/fd/{fd}")[:5] for fd in (0, 1, 2)), len(os.listdir("/proc/self/fd")))
         """,
-    "threads": """
-        import os, threading
-        print(os.listdir("/proc/self/task") == [str(os.getpid())], threading.active_count())
-        """,
     "a spawned process": """
         import multiprocessing
         def child(): print("child of", __name__)
@@ -57,8 +49,6 @@ SAME = {
             process.join()
             print(process.exitcode)
         """,
-    "numbers": "import random; random.seed(3); print(random.random())",
-    "folder": "import os; print(os.getcwd())",
     "environment": "import os; print(sorted(os.environ.items()))",
 }
 
@@ -84,25 +74,20 @@ def test_it_is_as_in_a_new_interpreter(script: str) -> None:
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_process_that_it_leaves_is_a_failure(fresh: bool) -> None:
-    with pytest.raises(AssertionError, match="processes are left"):
-        run_script(
-            "import os; os.fork() or (os.close(1), os.close(2), os.execlp('sleep', 'sleep', '100'))", fresh=fresh
-        )
-
-
-@pytest.mark.skipif(torch.version.cuda is not None, reason="with a driver each script has a new interpreter")
-def test_a_process_that_it_leaves_does_not_hold_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_it_leaves_is_a_failure(fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the server runs is reported with its output, also where what it leaves holds that."""
     monkeypatch.setattr(scripts, "GONE", 1)
+    closed = "os.close(1), os.close(2)," if fresh else ""  # a new interpreter's output is read to its end
+    script = f"import os; print('begun', flush=True); os.fork() or ({closed} os.execlp('sleep', 'sleep', '100'))"
     with pytest.raises(AssertionError, match=r"processes are left.*\nbegun"):
-        run_script("import os; print('begun', flush=True); os.fork() or os.execlp('sleep', 'sleep', '100')", seconds=50)
+        run_script(script, seconds=50, fresh=fresh)
     assert run_script("print('after it')").out == "after it\n"
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_one_that_hangs_is_a_failure(fresh: bool) -> None:
     with pytest.raises(AssertionError, match="the script hangs\nbegun"):
-        run_script("import time; print('begun', flush=True); time.sleep(100)", seconds=2, fresh=fresh)
+        run_script("import time; print('begun', flush=True); time.sleep(100)", seconds=1, fresh=fresh)
     assert run_script("print('after it')").out == "after it\n"
 
 

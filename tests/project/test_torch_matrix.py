@@ -71,7 +71,6 @@ def test_the_rest_goes_on(
 
     monkeypatch.setattr(torch_matrix, "run", run)
     monkeypatch.setattr(torch_matrix, "copy_sources", lambda: "sources")
-    monkeypatch.setattr(torch_matrix, "newest_pre_release", list)
     monkeypatch.setattr(torch_matrix, "find_python", lambda version: "python")
     monkeypatch.setattr(torch_matrix, "python_version", lambda python: "3.11")
     monkeypatch.setattr("sys.argv", ["torch_matrix.py", *asked])

@@ -42,24 +42,6 @@ def test_no_scan_is_both_trained_and_tested_on(data: Path) -> None:
     assert set(train_scans).isdisjoint(test_scans)
 
 
-def test_the_same_seed_builds_the_same_files(data: Path, tmp_path: Path) -> None:
-    again = tmp_path / "digits"
-    build_digits(again, digits=SCANS)
-    files = sorted(file.relative_to(data) for file in data.rglob("*.jpg"))
-    assert files == sorted(file.relative_to(again) for file in again.rglob("*.jpg"))
-    assert all((data / file).read_bytes() == (again / file).read_bytes() for file in files)
-
-
-def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Image.Image:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(digits, "_draw", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        build_digits(tmp_path / "digits", digits=1)
-    assert list(tmp_path.iterdir()) == []
-
-
 # Other folders
 
 
@@ -71,11 +53,6 @@ def test_class_folders_alone_are_split_the_same_way_each_time(tmp_path: Path) ->
     assert [label for _, label in split.train] == [0] * 8 + [1] * 8
     assert [label for _, label in split.test] == [0] * 2 + [1] * 2
     assert {file for file, _ in split.train}.isdisjoint(file for file, _ in split.test)
-
-
-def test_val_serves_as_test(tmp_path: Path) -> None:
-    write_images(*(tmp_path / side / name / "0.JPEG" for side in ("train", "val") for name in ("cat", "dog")))
-    assert [file.relative_to(tmp_path).parts[0] for file, _ in find_images(tmp_path).test] == ["val", "val"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +104,7 @@ def test_every_operation_is_the_same_either_way(tmp_path: Path) -> None:
         Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).save(tmp_path / name)
     files = [(file, 0) for file in sorted(tmp_path.iterdir())]
     folders = [ImageFolder(files, 40, augment=True, decode=decode) for decode in (ByPil, ByShmloader)]
-    for seed in range(600):
+    for seed in range(300):
         outcomes = []
         for folder in folders:
             torch.manual_seed(seed)

@@ -26,7 +26,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -47,7 +46,7 @@ VERSIONS = {  # torch: with which Python, and what is run
     "2.14.1": ("3.12", RING),
     "2.15.0": ("3.13", WHOLE),
 }
-PRE_RELEASE = ("3.12", RING)
+OTHER = ("3.12", RING)  # a version that is asked for by name
 SDIST_TOO = ("2.6.0", "2.15.0")  # the oldest Python and the newest
 # The rest of the suite: torch has no part in it, or no more than in the tests that are run.
 NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example")
@@ -92,9 +91,9 @@ def main() -> int:
 def run_all(arguments: argparse.Namespace) -> int:
     sources = copy_sources()
     holding = read_results(RESULTS, sources)
-    versions = arguments.torch or [*VERSIONS, *newest_pre_release()]
+    versions = arguments.torch or list(VERSIONS)
     for version in versions:
-        usual, tests = VERSIONS.get(version, PRE_RELEASE)
+        usual, tests = VERSIONS.get(version, OTHER)
         python = arguments.python or find_python(usual)
         tests = SMOKE if arguments.wheels else WHOLE if arguments.whole else tests
         tests = " ".join(arguments.pytest) if arguments.pytest else tests
@@ -392,20 +391,6 @@ def works(python: str) -> bool:
 def python_version(python: str) -> str:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     return subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-
-
-def newest_pre_release() -> list[str]:
-    """The newest pre-release of torch that pip knows, where it is newer than all releases."""
-    with tempfile.TemporaryDirectory(dir=MADE) as folder:  # Debian's Python has no pip of its own
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        command = [f"{folder}/bin/python", "-m", "pip", "index", "versions", "--pre", "torch"]
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    found = re.search(r"^Available versions: (.+)", ran, re.MULTILINE)
-    newest = found[1].split(", ")[0] if found else ""
-    if re.search(r"\d(a|b|rc|\.dev)\d", newest):
-        return [newest]
-    say(f"not tried: a pre-release of torch; pip knows none that is newer than {newest or 'what it finds, none'}")
-    return []
 
 
 def copy_sources() -> str:

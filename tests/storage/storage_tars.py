@@ -45,6 +45,11 @@ def samples_of(path: Any) -> list[dict[str, Any]]:
     return samples
 
 
+def samples_in(folder: Any) -> list[dict[str, Any]]:
+    """The samples of all archives of a folder, in the order of their names."""
+    return [sample for path in sorted(folder.glob("*.tar")) for sample in samples_of(path)]
+
+
 def photographs(count: int) -> Members:
     """Members of small samples: a picture's bytes, a class, a text."""
     for k in range(count):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
-from storage_tars import photographs, samples_of, write
+from storage_tars import photographs, samples_in, write
 
 import shmloader
 from bench.storage.server import serving
@@ -119,11 +119,7 @@ def stop_fsspec() -> None:
 
 
 def expected(tmp_path: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in sample.items() if key != "__url__"}
-        for k in range(2)
-        for sample in samples_of(tmp_path / f"{k}.tar")
-    ]
+    return [*map(without_url, samples_in(tmp_path))]
 
 
 def without_url(sample: dict[str, Any]) -> dict[str, Any]:
@@ -168,14 +164,6 @@ def test_cut_off(remote: str, tmp_path: Path, cut: int) -> None:
     (tmp_path / "1.tar").write_bytes(whole[:cut])
     with pytest.raises(ValueError, match=r"1\.tar (is cut off|is no tar)"):
         len(shmloader.Shards(remote))
-
-
-def test_batches_of_workers(remote: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(remote)
-    loader = shmloader.DataLoader(dataset, 6, shuffle=True, num_workers=2, multiprocessing_context="fork")
-    for _ in range(2):
-        found = {key: jpg for batch in loader for key, jpg in zip(batch["__key__"], batch["jpg"], strict=True)}
-        assert found == {sample["__key__"]: sample["jpg"] for sample in expected(tmp_path)}
 
 
 def test_a_dataset_that_was_used_before_the_fork(remote: str, tmp_path: Path) -> None:
@@ -296,14 +284,6 @@ def test_shards_that_change_vanish_or_are_cut(remote: str, tmp_path: Path) -> No
         dataset[30]
     with pytest.raises(FileNotFoundError, match=r"2\.tar is not there\. It is shard 2 of 3"):
         len(shmloader.Shards([f"{remote[:-5]}{k}.tar" for k in (0, 0, 2)]))
-
-
-def test_an_index_that_is_made_again(remote: str, tmp_path: Path) -> None:
-    assert len(shmloader.Shards(remote)) == 40
-    write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
-    shmloader.Shards(remote).make_index()
-    dataset = shmloader.Shards(remote)
-    assert len(dataset) == 21 and dataset[0]["jpg"] == bytes(9000)
 
 
 def test_a_remote_list_of_wids(remote: str, tmp_path: Path) -> None:

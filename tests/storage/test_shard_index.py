@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storage_tars import members_of_three, samples_of, write
+from storage_tars import members_of_three, samples_in, write
 
 import shmloader
 from shmloader.storage import make_index
@@ -18,10 +18,6 @@ from shmloader.storage import make_index
 def shards(tmp_path: Path) -> str:
     """Three archives, as braces name them."""
     return members_of_three(tmp_path)
-
-
-def expected(tmp_path: Path) -> list[dict[str, Any]]:
-    return [sample for path in sorted(tmp_path.glob("*.tar")) for sample in samples_of(path)]
 
 
 def test_it_is_made_again_where_a_shard_has_changed(
@@ -34,7 +30,7 @@ def test_it_is_made_again_where_a_shard_has_changed(
     assert len(shmloader.Shards(shards)) == 60 and len(made) == 1
     write(tmp_path / "train-001.tar", [("dir/new.Seg.PNG", b"1"), ("dir/new.cls", b"2"), ("x.jpg", b"3")])
     dataset = shmloader.Shards(shards)
-    assert [dataset[at] for at in range(len(dataset))] == expected(tmp_path) and len(made) == 2
+    assert [dataset[at] for at in range(len(dataset))] == samples_in(tmp_path) and len(made) == 2
     os.utime(tmp_path / "train-002.tar", (1, 1))
     assert len(shmloader.Shards(shards)) == 42 and len(made) == 3
     dataset.make_index()

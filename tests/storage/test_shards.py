@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import multiprocessing
 import os
 import pickle
 import random
@@ -18,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from storage_tars import members_of_three, samples_of, write
+from storage_tars import members_of_three, samples_in, write
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
@@ -29,10 +28,6 @@ from shmloader.storage import make_index, names
 def shards(tmp_path: Path) -> str:
     """Three archives, as braces name them."""
     return members_of_three(tmp_path)
-
-
-def expected(tmp_path: Path) -> list[dict[str, Any]]:
-    return [sample for path in sorted(tmp_path.glob("*.tar")) for sample in samples_of(path)]
 
 
 # ------------------------------------------------------------------------------------------------- ways to meet them
@@ -82,55 +77,9 @@ def test_batches_are_torchs(shards: str, form: str, method: str) -> None:
     assert all(repr(one) == repr(other) for one, other in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("options", [{"schedule": "steal"}, {"chunk_size": 2}, {"persistent_workers": True}])
-def test_schedules_give_the_same_samples(shards: str, options: dict[str, Any]) -> None:
-    dataset = shmloader.Shards(shards)
-    loader = shmloader.DataLoader(
-        dataset, batch_size=8, shuffle=True, num_workers=2, multiprocessing_context="fork", **options
-    )
-    for _ in range(2):
-        keys = [key for batch in loader for key in batch["__key__"]]
-        assert sorted(keys) == [f"{k:06}" for k in range(60)]
-
-
-def test_a_resume_and_a_death(shards: str) -> None:
-    def loader() -> Any:
-        return shmloader.DataLoader(
-            shmloader.Shards(shards),
-            batch_size=4,
-            shuffle=True,
-            num_workers=2,
-            multiprocessing_context="fork",
-            on_worker_death="respawn",
-            generator=torch.Generator().manual_seed(1),
-        )
-
-    whole = [batch["__key__"] for batch in loader()]
-    one = loader()
-    batches = iter(one)
-    assert [next(batches)["__key__"] for _ in range(4)] == whole[:4]
-    state = one.state_dict()
-    victim = multiprocessing.active_children()[0]
-    os.kill(victim.pid or 0, 9)
-    assert [batch["__key__"] for batch in batches] == whole[4:]
-    other = loader()
-    other.load_state_dict(state)
-    assert [batch["__key__"] for batch in other] == whole[4:]
-
-
-def test_ranks_share_out_all_samples(shards: str) -> None:
-    dataset = shmloader.Shards(shards)
-    seen = []
-    for rank in range(3):
-        sampler = shmloader.DistributedSampler(dataset, 3, rank, shuffle=True, seed=4)
-        loader = shmloader.DataLoader(dataset, 5, sampler=sampler, num_workers=0)
-        seen += [key for batch in loader for key in batch["__key__"]]
-    assert sorted(seen) == [f"{k:06}" for k in range(60)]
-
-
 def test_samples_and_indices(shards: str, tmp_path: Path) -> None:
     dataset = shmloader.Shards(shards)
-    assert [dataset[at] for at in range(60)] == expected(tmp_path)
+    assert [dataset[at] for at in range(60)] == samples_in(tmp_path)
     assert dataset[-1] == dataset[59] == dataset[np.int64(59)] == dataset[torch.tensor(59)]
     for index in (60, -61):
         with pytest.raises(IndexError, match=rf"sample {index} is asked for, and the shards have 60\. Ask for 0 to 59"):
@@ -293,15 +242,6 @@ def test_a_shard_that_is_cut_while_it_is_open(shards: str, tmp_path: Path) -> No
         dataset[19]
 
 
-def test_errors_of_a_shard_reach_the_trainer(shards: str, tmp_path: Path) -> None:
-    dataset = shmloader.Shards(shards)
-    assert len(dataset) == 60
-    os.unlink(tmp_path / "train-001.tar")
-    loader = shmloader.DataLoader(dataset, batch_size=10, num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(FileNotFoundError, match=r"train-001\.tar is gone"):
-        list(loader)
-
-
 def test_few_descriptors_for_many_shards(tmp_path: Path) -> None:
     for k in range(300):
         write(tmp_path / f"{k:04}.tar", [("a.jpg", b"x"), ("b.jpg", b"y")])
@@ -317,7 +257,7 @@ def test_few_descriptors_for_many_shards(tmp_path: Path) -> None:
 
 def test_threads_of_one_dataset(shards: str, tmp_path: Path) -> None:
     """A descriptor that one thread drops is not closed below another one's read."""
-    dataset, whole = shmloader.Shards(shards, open_files=1), expected(tmp_path)
+    dataset, whole = shmloader.Shards(shards, open_files=1), samples_in(tmp_path)
     wrong: list[Any] = []
 
     def read(seed: int) -> None:

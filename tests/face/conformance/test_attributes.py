@@ -20,6 +20,7 @@ from conftest import BOTH, Augmented, compare, differs, iterate, seed_all, start
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 import shmloader
+from shmloader.options import DEFAULTS
 from shmloader.trainer.iterator import RingIterator
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
@@ -27,11 +28,10 @@ KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], i
 
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
-OURS = {"spare_slots", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size"}
-OURS |= {"workers_outlive_signals", "device", "on_device", "sample_seeds"}
-OURS |= {"on_bad_sample", "look_ahead"}
-OURS |= {"group_by", "far_workers"}
-OF_LOADER = OURS | {"_shmloader_options"}  # which frameworks pass on to nobody, because it begins with an underscore
+OF_LOADER = {
+    *DEFAULTS,
+    "_shmloader_options",
+}  # which frameworks pass on to nobody, because it begins with an underscore
 
 
 class Stream(IterableDataset):
@@ -80,7 +80,7 @@ def test_attribute_instance_dict(dataset: Any, workers: int) -> None:
     compare(attributes)
     more = set(vars(shmloader.DataLoader(dataset(), num_workers=workers))) - set(vars(BOTH[0](dataset())))
     assert more == OF_LOADER
-    assert set(inspect.signature(shmloader.DataLoader).parameters) >= OURS
+    assert set(inspect.signature(shmloader.DataLoader).parameters) >= set(DEFAULTS)
 
 
 @WORKERS

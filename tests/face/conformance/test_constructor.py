@@ -45,12 +45,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.map import SequenceWrapper
 
 import shmloader
+from shmloader.options import DEFAULTS
 
-OURS = ("spare_slots", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
-OURS += ("schedule", "chunk_size", "group_by", "device", "on_device")
-OURS += ("sample_seeds", "on_bad_sample", "look_ahead")
-OURS += ("far_workers",)
-OURS_KEPT = (*OURS, "_shmloader_options")
+OURS_KEPT = (*DEFAULTS, "_shmloader_options")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
@@ -90,7 +87,7 @@ def test_signature() -> None:
     """torch's parameters with torch's kinds and defaults, in torch's order; ours follow, by name only."""
     theirs, ours = (list(inspect.signature(kind.__init__).parameters.values()) for kind in BOTH)
     assert [(p.name, p.kind, p.default) for p in ours[: len(theirs)]] == [(p.name, p.kind, p.default) for p in theirs]
-    assert [p.name for p in ours[len(theirs) :]] == list(OURS)
+    assert [p.name for p in ours[len(theirs) :]] == list(DEFAULTS)
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in ours[len(theirs) :])
 
 
@@ -298,19 +295,6 @@ def test_parameter_batch_sampler_any_iterable(batches: Any, workers: int) -> Non
         lambda kind: (kind(Augmented(), batch_sampler=made).batch_size, kind(Augmented(), batch_sampler=made).drop_last)
     )
     assert_same_outcome(Augmented, batch_sampler=batches, num_workers=workers)
-
-
-def test_parameter_num_workers_read_when_the_iterator_is_made() -> None:
-    def changed(kind: Any) -> Any:
-        seed_all()
-        loader = kind(Augmented(6), batch_size=2)
-        got = [list(loader)]
-        loader.num_workers, loader.prefetch_factor = 2, 1
-        got.append(list(loader))
-        loader.num_workers = 0
-        return [*got, list(loader)]
-
-    compare(changed)
 
 
 def test_parameter_num_workers_raised_without_a_prefetch_factor() -> None:

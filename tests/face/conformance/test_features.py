@@ -36,7 +36,6 @@ from conftest import (
     outcome_of,
     rng_states,
     seed_all,
-    started,
 )
 from torch.utils.data import (
     BatchSampler,
@@ -798,17 +797,6 @@ def test_feature_end_of_epoch() -> None:
         return found
 
     compare(ended)
-
-
-def test_feature_several_iterators_alive_at_once() -> None:
-    def interleaved(kind: Any) -> Any:
-        seed_all()
-        loaders = [kind(Augmented(6), shuffle=True, num_workers=1, persistent_workers=bool(k)) for k in range(2)]
-        iterators = [iter(loaders[0]), iter(loaders[1]), iter(loaders[0])]
-        got = [[next(iterator) for iterator in iterators] for _ in range(4)]
-        return got, [iterate(iterator) for iterator in iterators], started(loaders[1], 2), iterate(loaders[1])
-
-    compare(interleaved)
 
 
 def test_feature_our_loader_closes() -> None:

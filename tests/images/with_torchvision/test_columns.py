@@ -76,14 +76,6 @@ def test_several_views_and_no_label(dataset: Any) -> None:
         assert np.array_equal(fused[k][1], np.array(expected))
 
 
-def test_what_each_part_costs(dataset: Any) -> None:
-    fused = images.fuse(dataset.select([0, 3, 6]), TRANSFORMS["training"])
-    before = torch.get_rng_state()
-    text = fused.explain(measure=True)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert text.startswith(fused.explain()) and "over 3 samples" in text and "  read the file: " in text
-
-
 def test_loaded(dataset: Any) -> None:
     fused = images.fuse(dataset, TRANSFORMS["training"])
     assert "TrivialAugmentWide" in fused.explain() and "called" not in fused.explain()
@@ -168,14 +160,3 @@ def test_the_mode_of_a_column(mode: str, workers: int, dataset: Any) -> None:
 def test_another_mode_without_a_transform(dataset: Any) -> None:
     with pytest.raises(ValueError, match="'image' has pictures of mode 'L'"):
         images.fuse(dataset.cast_column("image", datasets.Image(mode="L")))
-
-
-def test_a_row_without_a_picture(dataset: Any) -> None:
-    rows = dataset.select([0, 1])
-    holed = datasets.concatenate_datasets(
-        [rows, datasets.Dataset.from_dict({"image": [None], "label": [3], "text": ["a"]}, features=rows.features)]
-    )
-    fused = images.fuse(holed, np.array)
-    assert np.array_equal(fused[1][0], np.array(rows[1]["image"].convert("RGB")))
-    with pytest.raises(ValueError, match=r"row 2 has no picture in the column 'image'"):
-        fused[2]

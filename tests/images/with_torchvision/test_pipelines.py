@@ -262,32 +262,6 @@ def test_the_same_samples(case: tuple[str, str], folder: Path) -> None:
     assert_same_samples(dataset, fused)
 
 
-@pytest.mark.parametrize("transforms", [v1, v2])
-def test_a_broken_file_draws_nothing(transforms: Any, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.new("RGB", (300, 300)).save(tmp_path / "a" / "1.jpg")
-    data = (tmp_path / "a" / "1.jpg").read_bytes()
-    (tmp_path / "a" / "1.jpg").write_bytes(data[: len(data) // 2])
-    for transform in (
-        transforms.Compose(
-            [transforms.RandomResizedCrop(32), transforms.TrivialAugmentWide(), transforms.PILToTensor()]
-        ),
-        transforms.Compose(
-            [
-                transforms.RandomChoice([transforms.RandomHorizontalFlip(), transforms.ColorJitter(0.3)]),
-                transforms.PILToTensor(),
-            ]
-        ),
-    ):
-        fused = images.fuse(torchvision.datasets.ImageFolder(str(tmp_path), transform))
-        for k in range(5):
-            seed(k)
-            before = states()
-            with pytest.raises(OSError):
-                fused[0]
-            assert states() == before
-
-
 def test_blurred_nearly(folder: Path) -> None:
     """With exact=False a blur is a separable one: within 1 of 255 of torch's on the same pixels."""
     for transforms in (v1, v2):
