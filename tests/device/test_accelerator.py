@@ -1,170 +1,18 @@
-"""What accelerator.py does to a device: what is page-locked, waited for and found, on a double (cuda_double.py).
+"""Accelerators that are not CUDA's, on a double of what torch has for every make; and which accelerator is found.
 
-test_gpu.py and tests/software_cuda hold the same on torch's own CUDA; this is for machines that have neither.
+test_gpu.py and tests/software_cuda show what accelerator.py does with CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader.device import accelerator, captures
+from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator as Other
 from shmloader.device.accelerator import Cuda, Streams
-
-ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
-WAYS = pytest.mark.parametrize("way", ["driver", "runtime"])
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDouble]:
-    accelerator._primary_context.cache_clear()
-    yield CudaDouble(monkeypatch)
-    accelerator._primary_context.cache_clear()
-
-
-@pytest.fixture
-def device(cuda: CudaDouble) -> Cuda:
-    return Cuda(torch.device("cuda", 1))
-
-
-# --------------------------------------------------------------------------------------------------------- page-locking
-
-
-def by(way: str, cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "runtime":
-        cuda.without_driver(monkeypatch)
-
-
-@WAYS
-def test_a_slot_is_page_locked_and_given_back(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) == ""
-    assert cuda.locked == {ADDRESS_OF_SLOT: SIZE_OF_SLOT} and cuda.in_all_contexts
-    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) != "", "it is already"
-    device.unregister(ADDRESS_OF_SLOT)
-    assert not cuda.locked and not cuda.contexts, "the thread's context is what it was"
-
-
-@WAYS
-def test_a_refusal_is_reported_and_leaves_nothing_behind(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    cuda.refuses = 801
-    assert "NOT_SUPPORTED" in (why := device.register(ADDRESS_OF_SLOT, 4096)) or "801" in why
-    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "otherwise the next kernel raises it"
-
-
-@WAYS
-def test_what_torch_does_not_see_is_undone(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    cuda.sees_locked = False
-    assert "torch does not see it" in device.register(ADDRESS_OF_SLOT, 4096)
-    assert not cuda.locked
-
-
-def test_nothing_is_not_page_locked(cuda: CudaDouble, device: Cuda) -> None:
-    assert "nothing to page-lock" in device.register(ADDRESS_OF_SLOT, 0), "which is no fault of the memory"
-
-
-# --------------------------------------------------------------------------------------------------- streams and events
-
-
-HERE = {(0, 0, 1), (7, 1, 1)}  # current in this thread, on the devices that are in use
-OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numbers are odd; others' are addresses
-
-
-@pytest.mark.parametrize(
-    ("noted", "lent", "chosen", "gone", "wanted"),
-    [
-        ([], None, {OURS}, set(), HERE),  # nobody but this thread has had the batch
-        ([], 5, {OURS}, set(), {*HERE, (0, 1, 1), OURS}),
-        ([[(99, 1, 1), (5, 2, 1)]], 5, {(99, 1, 1)}, set(), {*HERE, (0, 1, 1), (99, 1, 1)}),
-        ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it can no longer be queried: there is an event
-        ([[GONE]], 5, {GONE}, {GONE}, {*HERE, (0, 1, 1), GONE}),  # it is current again
-        ([[ADDRESS]], 5, set(), set(), {*HERE, (0, 1, 1)}),  # it may be gone, and there is no event
-    ],
-)
-def test_the_streams_that_a_copy_may_be_on(
-    device: Cuda, monkeypatch: pytest.MonkeyPatch, noted: Any, lent: Any, chosen: Any, gone: Any, wanted: Any
-) -> None:
-    monkeypatch.setattr(accelerator, "WATCHED", True)
-    monkeypatch.setattr(accelerator, "since", lambda begin: (chosen, gone, ["event"] * len(gone)))
-    found = device.streams(noted, lent)
-    assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
-    assert found.all is (noted != [[ADDRESS]])
-    assert found.unknown in ({None} if lent is None else {(7, 1, 1), ADDRESS}), "which nobody was seen to choose"
-
-
-def test_streams_that_cannot_be_watched_are_unknown(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "WATCHED", False)
-    assert not device.streams([], 5).all
-
-
-def test_events_pass_when_all_that_was_on_the_streams_is_done(cuda: CudaDouble, device: Cuda) -> None:
-    those = [(0, 0, 1), OURS]
-    left = torch.cuda.Event()
-    cuda.work(*those, GONE)
-    left.record(cuda.stream(*GONE[:2]))  # of a stream that is gone by now
-    events = device.record(Streams(those, [left]))
-    for number in (*those, GONE):
-        assert not all(map(device.passed, events)), "one of them has something to do"
-        cuda.finish(number)
-    cuda.work(*those)  # which begins after the batch has died
-    assert all(map(device.passed, events))
-
-
-@pytest.mark.parametrize("where", ["here", "on one of them", "nowhere"])
-def test_whether_a_graph_is_captured(where: str, cuda: CudaDouble, device: Cuda) -> None:
-    those = Streams([(4, 0, 1), (5, 0, 1)], [])
-    with cuda.capturing({"here": (7, 1, 1), "on one of them": (5, 0, 1), "nowhere": (9, 0, 1)}[where]):
-        assert device.capturing(those) is (where != "nowhere")
-
-
-def test_a_stream_that_cannot_be_asked_may_be_captured(
-    cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raises() -> bool:
-        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
-
-    monkeypatch.setattr(cuda.stream(0, 0), "is_capturing", raises)
-    assert device.capturing(Streams([(0, 0, 1)], []))
-
-
-def test_calls_break_no_capture_in_the_relaxed_mode_alone(cuda: CudaDouble, device: Cuda) -> None:
-    with pytest.raises(KeyError), device.relaxed():
-        assert cuda.mode == RELAXED
-        raise KeyError
-    assert cuda.mode == GLOBAL, "it is given back"
-
-
-def test_a_refused_exchange_is_as_before_cuda_is_initialised(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captures, "_exchange", lambda: lambda mode: 3)
-    with device.relaxed():
-        pass
-    assert captures.exchange_mode(RELAXED) == GLOBAL
-
-
-@pytest.mark.parametrize("captures", [False, True])
-def test_a_consumer_comes_behind_the_copy(captures: bool, cuda: CudaDouble, device: Cuda) -> None:
-    copied = torch.cuda.Event()
-    cuda.work(OURS)
-    copied.record(cuda.stream(*OURS[:2]))
-    consumer = cuda.stream(7, 1)
-    consumer.captures = captures  # then it may not wait for what is outside of its graph: the thread does
-    device.arrive(copied, [torch.zeros(1)])  # on the CPU: nothing is kept for a stream
-    assert consumer.is_behind(copied) and copied.query() is captures, "without a capture nobody waits on the host"
-    assert cuda.mode == GLOBAL
-
 
 # --------------------------------------------------------------------------------------------------- other accelerators
 
@@ -221,7 +69,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 def test_another_accelerator_page_locks_nothing(module: Module) -> None:
     device = Other(torch.device("xpu", 2))
-    assert not device.registers and "xpu" in device.register(ADDRESS_OF_SLOT, 4096)
+    assert not device.registers and "xpu" in device.register(0x7000_0000_1000, 4096)
 
 
 def test_another_accelerator_copies_on_a_stream_of_its_own(module: Module) -> None:
@@ -251,7 +99,7 @@ def test_another_accelerator_has_objects_move_themselves(module: Module) -> None
 
 
 @pytest.fixture
-def present(cuda: CudaDouble, module: Module, monkeypatch: pytest.MonkeyPatch) -> Any:
+def present(module: Module, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have torch say that this kind of accelerator is there, and whether torch was built for CUDA."""
 
     def say(kind: str, built: bool = True) -> None:
