@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-import uuid
 import warnings
 from typing import Any
 
@@ -15,7 +14,6 @@ from engine import Here
 from torch.utils.data import IterableDataset
 
 import shmloader
-from shmloader.readers.server import serve
 from shmloader.worker_count import WorkerCount
 
 
@@ -81,17 +79,6 @@ def test_a_fork_context_that_is_an_object_is_refused() -> None:
     fork = multiprocessing.get_context("fork")
     with pytest.raises(ValueError, match="multiprocessing_context='fork', because Ray runs threads"):
         shmloader.DataLoader(range(8), far_workers=Here(1), multiprocessing_context=fork)
-
-
-def test_a_loader_with_them_is_not_served() -> None:
-    loader: Any = shmloader.DataLoader(range(8), num_workers=1, persistent_workers=True, far_workers=Here(1))
-    with pytest.raises(ValueError, match="Leave far_workers= out"):
-        serve(loader, uuid.uuid4().hex)
-
-
-def test_a_loader_that_has_them_already_is_not_tuned() -> None:
-    with pytest.raises(ValueError, match="does not measure far ones"):
-        shmloader.tune(shmloader.DataLoader(range(8), far_workers=Here(1)))
 
 
 def test_a_loader_of_a_framework_that_cannot_have_them_goes_without() -> None:
