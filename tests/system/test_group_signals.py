@@ -118,28 +118,6 @@ def test_a_trainer_that_dies_of_it_leaves_nothing() -> None:
     assert ran.status == -signal.SIGTERM
 
 
-IMPORTING = """
-import time
-if __name__ != "__main__":
-    time.sleep(1.5)  # a spawned worker imports the trainer's script, and with it who knows what
-import os, signal, threading, shmloader
-from conftest import Augmented
-from tests.system.test_group_signals import send_from_elsewhere
-
-if __name__ == "__main__":
-    for number in GROUP: signal.signal(number, lambda *_: None)
-    threading.Timer(0.7, lambda: [send_from_elsewhere(-os.getpid(), number) for number in GROUP]).start()
-    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2, multiprocessing_context="spawn"))
-    print(len(list(iterator)))
-"""
-
-
-@pytest.mark.long
-def test_a_worker_that_is_being_started() -> None:
-    ran = run_script(IMPORTING.replace("GROUP", str([int(number) for number in GROUP])))
-    assert ran.out == "22\n", ran.out + ran.err
-
-
 @pytest.mark.long
 def test_a_worker_that_is_being_forked() -> None:
     """It has inherited the trainer's handlers, and must not call them, because they save the trainer's checkpoint."""

@@ -110,14 +110,6 @@ def test_a_loader_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(list(loader)) == 2
 
 
-def test_several_libraries_are_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported(monkeypatch, "polars")
-    imported(monkeypatch, "jax")
-    with a_thread("polars-0"), a_thread("tf_XLAEigen"), pytest.warns(RuntimeWarning, match="polars and jax") as seen:
-        native_threads.warn_before_fork(FORK)
-    assert len(seen) == 1
-
-
 def test_workers_that_are_spawned_are_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     imported(monkeypatch, "polars")
     with a_thread("polars-0"), warnings.catch_warnings():
@@ -173,11 +165,6 @@ print("quiet")
 def test_torch_and_numpy_alone_are_not_warned_of() -> None:
     ran = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (0, "quiet\n"), ran.stderr
-
-
-def test_nothing_is_read_where_no_such_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_threads, "TASKS", "/nowhere")
-    assert native_threads.libraries_with_threads() == []
 
 
 # ------------------------------------------------------------------------------------------------------------ doctor

@@ -18,7 +18,6 @@ import torch
 from conftest import iterate
 
 import shmloader
-from shmloader.statistics.account import Account, account_of
 from shmloader.system import stack_samples
 from shmloader.system.stack_samples import MOST, PERIOD, SAMPLE, Counts, Sampler, SampleSheet, user_line_of
 
@@ -203,45 +202,6 @@ def test_a_long_call_of_c_counts_as_long_as_it_was(sampler: Sampler) -> None:
     assert sampler._counts.total() == 7
 
 
-def test_a_sample_in_a_sample_and_one_at_the_recursion_limit(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack_samples.time.monotonic_ns = lambda: sampler._first
-
-    def at_the_limit(frame: Any) -> Any:
-        raise RecursionError
-
-    def in_the_middle(frame: Any) -> Any:
-        sampler._sample(SAMPLE, frames(f"{PACKAGE}/system/stack_samples.py:9 user_line_of"))
-        return user_line_of(frame)
-
-    monkeypatch.setattr(stack_samples, "user_line_of", at_the_limit)
-    sampler._sample(SAMPLE, frames("/home/me/dataset.py:3 deep"))
-    monkeypatch.setattr(stack_samples, "user_line_of", in_the_middle)
-    sampler._sample(SAMPLE, frames("/home/me/dataset.py:4 read"))
-    assert sampler._counts == {("read", "/home/me/dataset.py", 4): 1}
-
-
-def test_below_the_users_line_nobody_looks() -> None:
-    """Their code may be 100,000 calls deep, and a look must take less than the time to the next one."""
-    frame = frames(f"{STDLIB}/copy.py:5 deepcopy", "/home/me/dataset.py:41 __getitem__")
-    del frame.f_back.f_back  # it would raise
-    assert user_line_of(frame) == ("copy.deepcopy", "/home/me/dataset.py", 41)
-
-
-def test_asked_while_a_ring_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a thread of metrics may: the sheet was open when it was looked for."""
-    account, sheet = Account(1), SampleSheet(1)
-    account.add_sheet(sheet)
-    sheet.close()
-    monkeypatch.setattr(SampleSheet, "closed", False)
-    assert account.hot() == ()
-    another = os.open(os.devnull, os.O_RDONLY)
-    try:
-        monkeypatch.setattr(sheet, "_fd", another)
-        assert account.hot() == ()
-    finally:
-        os.close(another)
-
-
 def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shmloader.DataLoader(Slow(), num_workers=1)
     iterate(loader)
@@ -263,17 +223,6 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     del batches
 
 
-def test_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHMLOADER_DETAIL", "1")
-    loader = shmloader.DataLoader(Slow(), num_workers=1)
-    iterate(loader)
-    assert loader.stats().hot is not None
-    monkeypatch.setenv("SHMLOADER_DETAIL", "0")
-    loader = shmloader.DataLoader(Slow(), num_workers=1)
-    iterate(loader)
-    assert loader.stats().hot is None
-
-
 def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same batches, though signals come all the time; the user's own handlers and timers are left alone."""
     monkeypatch.setattr(stack_samples, "PERIOD", 4_000_000)
@@ -293,39 +242,6 @@ def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) ->
         outcomes.append([(batch[0].tolist(), batch[1].tolist()) for batch in iterate(loader)])
     assert outcomes[0] == outcomes[1] and len(outcomes[0]) == 6
     assert loader.stats().hot
-
-
-class Busy(torch.utils.data.Dataset):
-    """What makes and drops frames all the time, and so has them half made at any."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> int:
-        return sum(self.part(number) for number in range(4000)) + index
-
-    def part(self, number: int) -> int:
-        return sum(map(self.more, self.each(number)))
-
-    def more(self, each: int) -> int:
-        return each + 1
-
-    def each(self, number: int) -> Any:
-        for k in range(5):
-            yield k * number
-
-
-@pytest.mark.usefixtures("detail")
-def test_samples_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With faulthandler for a handler, workers died of one look in 20 to 200, in a segmentation fault."""
-    monkeypatch.setattr(stack_samples, "PERIOD", 100_000)
-    monkeypatch.setattr(stack_samples, "EVERY", 2)
-    loader = shmloader.DataLoader(Busy(), num_workers=1, multiprocessing_context="fork")
-    expected = [Busy()[index] for index in range(4)]
-    assert [int(batch) for batch in loader] == expected
-    counts, samples = account_of(loader)._counts, account_of(loader)._samples
-    assert samples >= 20 and sum(counts.values()) == samples
-    assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
 
 
 class Ends(torch.utils.data.Dataset):
