@@ -15,9 +15,9 @@ from hostile import BothSides, entry_at, poke
 from torch.utils.data import IterableDataset
 
 import shmloader
-from shmloader.core.figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures, Log
+from shmloader.core.figures import CLAIM, EMPTY, FETCH, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures, Log
 from shmloader.core.onlooker import Onlooker
-from shmloader.core.ring import FILLED, SKIPPED, Meter, Turns
+from shmloader.core.ring import FILLED
 from shmloader.statistics.account import account_of
 from shmloader.system import user_line
 
@@ -85,14 +85,6 @@ def test_of_two_copies_the_difference_is_what_came_between() -> None:
     assert later.count(FETCH) == 3 and later.amount(EMPTY) == 5 and later.workers == 2
     assert later.percentile(FETCH, 0) == pytest.approx(0.001, rel=0.033)
     assert figures.count(FETCH) == 5
-
-
-def test_what_is_not_counted_is_refused() -> None:
-    with pytest.raises(IndexError, match="there is no histogram 99: there are 13"):
-        Figures().count(99)
-    with pytest.raises(IndexError, match="there is no worker 2: there are 2, counted from 0"):
-        Figures(2).of_worker(2)
-    assert KINDS == 13
 
 
 # ------------------------------------------------------------------------------------- one batch, step by step
@@ -175,17 +167,6 @@ def test_a_stamp_that_was_overwritten_does_no_harm(at: int, value: int) -> None:
         assert ring.trainer.turns.meter.figures.seconds(CLAIM) < 100
 
 
-def test_a_worker_without_a_batch_is_not_measured() -> None:
-    with BothSides(ends=True) as ring:
-        ring.claim()
-        ring.worker.publish(SKIPPED)
-        ring.trainer.wait(0)
-        ring.trainer.lend()
-        ring.trainer.took()
-        assert ring.trainer.turns.meter.log.count == 0
-        assert onlooker(ring.segment).totals().taken == 1
-
-
 def test_the_log_keeps_the_last_ones() -> None:
     with BothSides() as ring:
         log = ring.trainer.turns.meter.log
@@ -208,21 +189,6 @@ def test_the_log_keeps_the_last_ones() -> None:
         ring.take()
         assert [each.sequence for each in log.since()] == list(range(log.count - usual, log.count))
     assert Log(0).since() == []
-
-
-def test_turns_without_a_ring() -> None:
-    meter = Meter()
-    turns = Turns(meter)
-    turns.begin(5_000_000_000)
-    for _ in range(3):
-        turns.asked()
-        turns.handed_out()
-    turns.asked()  # it raises
-    turns.asked()
-    turns.handed_out()
-    figures = meter.figures
-    assert (figures.count(0), figures.count(1), figures.count(2)) == (4, 2, 1)  # WAIT, STEP, FIRST
-    assert figures.seconds(2) >= 5 and figures.seconds(0) >= 5
 
 
 # -------------------------------------------------------------------------------------------------------- a loader's
@@ -310,13 +276,6 @@ def test_fetch_and_collate_are_distinguished(dataset: Any, batch_size: int | Non
     assert stats.collate.count == count and stats.collate.total_s >= 0.002 * count
 
 
-def test_streams() -> None:
-    loader = shmloader.DataLoader(Stream(), batch_size=4, num_workers=2)
-    assert len(iterate(loader)) == 6
-    stats = loader.stats()
-    assert (stats.batches, stats.taken_batches, stats.fetch.count) == (6, 6, 6)
-
-
 def test_an_epoch_left_half_way_and_one_that_raises() -> None:
     loader = shmloader.DataLoader(Range(), batch_size=4, num_workers=1, persistent_workers=True)
     next(iter(loader))
@@ -370,19 +329,6 @@ def test_with_a_device_the_users_turns_count(gpu: Any) -> None:
     assert double.waits == 4  # until the stream was idle, and until the copies were over
     assert account_of(loader).meter.figures.count(SOURCE_WAIT) == 26
     loader.close()
-
-
-def test_an_account_goes_with_its_loader() -> None:
-    from shmloader.statistics import account
-
-    loader = shmloader.DataLoader(Range(), num_workers=1)
-    iterate(loader)
-    assert loader in account._accounts
-    assert "_turns" not in vars(loader) and not any("account" in name for name in vars(loader))
-    meter = account_of(loader).meter
-    assert not meter.turns
-    del loader
-    assert all(each.meter is not meter for _, each in account._accounts.items())
 
 
 def test_to_dict_is_flat_and_of_floats() -> None:
@@ -457,25 +403,3 @@ def test_an_onlooker_refuses_what_is_no_ring() -> None:
             with pytest.raises(ValueError, match=says):
                 onlooker(ring.segment)
             os.pwrite(ring.segment.fd, before, at)
-
-
-def test_a_loader_can_be_looked_at_from_outside() -> None:
-    loader = shmloader.DataLoader(Range(), batch_size=4, num_workers=1)
-    iterator = iter(loader)
-    next(iterator)
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            fd = os.open(f"/proc/self/fd/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            found.append(Onlooker(fd))
-        except (ValueError, OSError):
-            pass
-        finally:
-            os.close(fd)
-    (ring,) = found
-    assert (ring.totals().label, ring.totals().taken, ring.workers) == ("Range", 1, 1)
-    assert ring.lanes()[0].pid == iterator._workers[0].pid
-    del iterator

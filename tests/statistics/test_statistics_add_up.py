@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import shmloader
-from shmloader.core.figures import BATCHES, BYTES, Figures
-from shmloader.statistics.account import Account, account_of
+from shmloader.core.figures import BATCHES, Figures
+from shmloader.statistics.account import Account
 
 
 class Raises(torch.utils.data.Dataset):
@@ -20,21 +20,6 @@ class Raises(torch.utils.data.Dataset):
         if index % 4 == 3:
             raise ValueError(f"sample {index}")
         return index
-
-
-def test_a_worker_is_counted_once_while_its_ring_closes():
-    loader = shmloader.DataLoader(list(range(8)), batch_size=2, num_workers=1)
-    meter = account_of(loader).meter
-    discard, seen = meter.turns.discard, []
-
-    def looked_at(turns):
-        seen.append(meter.now().of_worker(0)["published"])
-        discard(turns)
-
-    meter.turns.discard = looked_at
-    assert len(list(loader)) == 4
-    assert seen == [4]
-    assert loader.stats().workers[0].published == 4
 
 
 def test_two_looks_with_last_leave_nothing_out():
@@ -56,15 +41,6 @@ def test_two_looks_with_last_leave_nothing_out():
     assert seen == account.meter.figures.amount(BATCHES) - before
 
 
-def test_a_figure_that_shrank_is_nothing_and_not_an_age():
-    earlier, later = Figures(), Figures()
-    earlier.add(BATCHES, 5)
-    later.add(BATCHES, 3)
-    later.add(BYTES, 3)
-    later.less(earlier)
-    assert (later.amount(BATCHES), later.amount(BYTES)) == (0, 3)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_next_that_raised_gave_no_batch(workers):
     batches = iter(loader := shmloader.DataLoader(Raises(), batch_size=2, num_workers=workers))
@@ -79,8 +55,3 @@ def test_a_next_that_raised_gave_no_batch(workers):
     assert came == stats.batches == stats.wait.count == 3
     assert stats.step.count == 0  # what lies behind an error is no step of the loop's
     loader.close()
-
-
-def test_since_what_cannot_be_hashed_is_named():
-    with pytest.raises(ValueError, match=r"since=\['last'\]"):
-        shmloader.DataLoader(range(4)).stats(since=["last"])

@@ -11,7 +11,6 @@ import pytest
 
 import shmloader
 from shmloader.statistics import trace as module
-from shmloader.statistics.account import close_trace
 
 
 @pytest.fixture
@@ -51,18 +50,6 @@ def test_more_than_can_be_kept_is_named(loader, tmp_path, batches):
     loader.trace(tmp_path / "t.json").close()
 
 
-def test_a_child_does_not_wait_for_who_was_writing_when_it_was_forked(loader, tmp_path):
-    trace = loader.trace(tmp_path / "t.json")
-    with trace._writing:  # another thread has it
-        child = os.fork()
-        if not child:
-            trace.close()  # which atexit calls
-            os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert not trace.written
-    trace.close()
-
-
 def test_ctrl_c_is_heard_when_it_is_written(loader, tmp_path, monkeypatch):
     def interrupted(path, text, write=module._write):
         signal.raise_signal(signal.SIGINT)
@@ -74,26 +61,3 @@ def test_ctrl_c_is_heard_when_it_is_written(loader, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         trace.close()
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-
-
-def test_ctrl_c_while_a_method_is_replaced_leaves_none(tmp_path, monkeypatch):
-    def interrupted(*arguments, timed=module._timed):
-        signal.raise_signal(signal.SIGINT)
-        return timed(*arguments)
-
-    loader = shmloader.DataLoader(list(range(8)), batch_size=4)
-    batches = iter(loader)
-    before = vars(batches).get("_next_data")
-    monkeypatch.setattr(module, "_timed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        loader.trace(tmp_path / "t.json")
-    close_trace(loader)
-    assert vars(batches).get("_next_data") is before
-
-
-def test_a_trace_that_is_written_observes_no_iterator(loader, tmp_path):
-    trace = loader.trace(tmp_path / "t.json", batches=1)
-    first, second = iter(loader), iter(loader)
-    next(second)
-    assert trace.written
-    assert first._steps.observer is None and second._steps.observer is None
