@@ -28,13 +28,12 @@ from torch.utils.data import Dataset
 import shmloader
 from shmloader.commands import line
 from shmloader.commands.top import command, screen, stacks, view
-from shmloader.commands.top.processes import STATES, inner_pid, resident_bytes, state_of
+from shmloader.commands.top.processes import state_of
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
 from shmloader.core.onlooker import EntryNow
 from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
-from shmloader.system.call_stacks import TELL
-from shmloader.system.processes import files_of, own_bytes
+from shmloader.system.processes import files_of
 
 RING_VERSION = 14  # of atomics.h
 
@@ -168,15 +167,6 @@ def test_a_ring_that_is_cut_short() -> None:
             assert top.look() == []
 
 
-def test_a_ring_of_very_many_workers() -> None:
-    with bogus(workers=0xFFFF):
-        top = command.Top(Rings(os.getpid()), False)
-        top.look()
-        assert len(top.look()[0].lanes) == 0xFFFF, "in a second; for minutes where each was looked for among all"
-    with bogus(workers=0x10000):
-        assert Rings(os.getpid()).find() == []
-
-
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
     with bogus(workers=1, label=b"\x1b]0;owned\x07\x1b[2JRange\nline\x9b"):
         (loader,) = command.Top(Rings(os.getpid()), False).look()
@@ -213,22 +203,6 @@ def test_the_stack_of_a_worker_that_hangs() -> None:
         assert "look_closely" in stacks.stack_of(pid), "it can be asked again"
         os.kill(pid, signal.SIGSTOP)
         assert "it does not answer; its state is T (stopped)" in stacks.stack_of(pid)
-
-
-def test_whom_not_to_ask() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert "still being started, or has ended" in stacks.stack_of(child.pid), "the signal would kill it"
-        assert child.poll() is None
-    finally:
-        child.communicate(b"\n")
-    lines: list[int] = []
-    before = signal.signal(TELL, lambda number, frame: lines.append(number))
-    try:
-        assert "no worker that could be asked" in stacks.stack_of(os.getpid()), "this signal means something else here"
-        assert not lines
-    finally:
-        signal.signal(TELL, before)
 
 
 def test_rings_of_this_process_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,13 +246,6 @@ def test_who_holds_the_batch_that_is_taken_next() -> None:
     assert view._who(entry(6, "open", 1), lanes) == "batch 6, which worker 1 has not claimed yet"
     assert view._who(entry(6, "open", -1), lanes) == "batch 6, which no worker has claimed yet"
     assert "nothing is under way" in view._who(view._awaited([entry(5, "ready", 0)]), lanes)
-
-
-def test_what_the_kernel_reports_of_processes() -> None:
-    me = os.getpid()
-    assert state_of(me) == "R" and inner_pid(me) == me and resident_bytes(me) > 1 << 20 and own_bytes(me) > 1 << 20
-    gone = 1 << 30
-    assert state_of(gone) == "" and STATES[""] == "is gone" and resident_bytes(gone) == 0 and files_of(gone) == {}
 
 
 # -------------------------------------------------------------------------------------------------- the command line

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pathlib
 import signal
 import statistics
 import sys
@@ -20,13 +19,11 @@ from scripts import GONE, start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.commands import functions, line
+from shmloader.commands import line
 from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Sample, Setting, endless, options_of
 from shmloader.commands.tuning.search import Row, Search
 from shmloader.commands.tuning.tune import notes_of
-from shmloader.system.cores import share_of_cores
-from shmloader.system.processes import own_bytes
 
 MiB = 1 << 20
 
@@ -97,12 +94,6 @@ def test_bursts_are_counted_whole_and_what_was_made_ahead_is_not(timed: Callable
     assert sample.batches % 4 == 0 and sample.batches_per_s == pytest.approx(4)
 
 
-def test_a_measurement_of_slow_batches_does_not_wait_for_whole_bursts(timed: Callable[..., Sample]) -> None:
-    sample = timed((100.0 + 3 * k for k in itertools.count()), 5)
-    assert sample.batches == 4 and sample.batches_per_s == pytest.approx(1 / 3)
-    assert timed((100.0 + 30 * k for k in itertools.count()), 5).batches == 1
-
-
 def order_of(dataset: Any, **options: Any) -> dict[str, Any]:
     return endless(shmloader.DataLoader(dataset, num_workers=1, **options), options)
 
@@ -147,15 +138,6 @@ def test_a_stream_that_is_too_short_to_measure() -> None:
     assert "the stream or the sampler ended after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
     with pytest.raises(RuntimeError, match=r"ended after 3 batches.*a longer one, or repeat it$"):
         Search(measure, lambda setting: 1, 1 << 40, 9.0, 1).run()
-
-
-def test_memory_is_what_the_ring_and_the_workers_have() -> None:
-    measure = measure_of([torch.zeros(MiB, dtype=torch.uint8)] * 8, ranks=3, batch_size=4)
-    sample = measure(Setting(1), 0.1)
-    assert sample.batches and sample.batches_per_s > 0.1
-    assert 4 * MiB <= measure.slot_bytes <= 5 * MiB and MiB < measure.worker_bytes < 1 << 30
-    assert measure.weigh(Setting(2)) == 3 * ((2 * 2 + 2) * measure.slot_bytes + 2 * measure.worker_bytes)
-    assert own_bytes(1 << 30) == 0
 
 
 @pytest.mark.parametrize(
@@ -308,18 +290,6 @@ def test_arguments_that_are_out_of_range(arguments: Any, words: str) -> None:
         shmloader.tune([1], **arguments)
 
 
-def test_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_to: list[Any] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 3, 8, 9})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: set_to.append(set(cores)))
-    with pytest.raises(ZeroDivisionError), share_of_cores(2, 1) as each:
-        assert each == 2 and set_to == [{3, 8}]
-        raise ZeroDivisionError
-    assert set_to[1] == {1, 2, 3, 8, 9}
-    with share_of_cores(8, 0) as each:
-        assert each == 5 and len(set_to) == 2
-
-
 # --------------------------------------------------------------------------------------------------- the command line
 
 
@@ -357,12 +327,6 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert json.loads(capsys.readouterr().out)["line"] == found.line
 
 
-def test_no_time_on_the_command_line(capsys: Any) -> None:
-    with pytest.raises(SystemExit) as end:
-        line.main(["tune", f"{__name__}:make", "--seconds", "0"])
-    assert end.value.code == 2 and "Use a positive number of seconds" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
@@ -395,14 +359,6 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "\033" not in output.out
-
-
-def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    assert functions.function_of("made_beside:Sets.make")() == [1, 2]
-    del sys.modules["made_beside"]
 
 
 INTERRUPTED = """

@@ -52,11 +52,6 @@ def test_a_consumer_that_never_waits_ends_it() -> None:
     assert {value.schedule for value in model.measured} == {"round_robin"}
 
 
-def test_more_workers_that_make_it_worse() -> None:
-    model = Model(lambda setting: 1 / setting.num_workers + 0.05 * setting.num_workers)
-    assert model.search(64).run().setting.num_workers in (4, 5)
-
-
 def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
     def batch_s(setting: Setting) -> float:
         return (0.5 if setting.schedule == "steal" else 1.0) / min(setting.num_workers, 8)
@@ -90,21 +85,6 @@ def test_what_the_memory_does_not_hold_is_never_measured() -> None:
         pick = search.run()
         assert all(weigh(value) <= 1000 for value in model.measured) and search.too_heavy
         assert pick.setting == (Setting(16, chunk_size=4) if batch_size else Setting(9, 1))
-
-
-def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
-    grown: list[int] = []
-    model = Model(lambda setting: 1 / min(setting.num_workers, 8))
-    search = model.search(8, lambda setting: setting.num_workers * (200 if grown else 1), budget=1000)
-    measure = search.measure
-
-    def grows(setting: Setting, seconds: float) -> Sample:
-        if setting.num_workers == 8:
-            grown.append(1)
-        return measure(setting, seconds)
-
-    search.measure = grows
-    assert search.run().setting.num_workers <= 5
 
 
 def test_a_setting_that_fails_is_passed_over() -> None:
@@ -143,38 +123,11 @@ def test_a_measurement_that_the_end_cuts_short_does_not_count() -> None:
     assert all(row.runs == 1 and not row.failure for row in search.rows.values())
 
 
-def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
-    given: list[float] = []
-    model = Model(lambda setting: 2.5 / setting.num_workers)
-    search = model.search(4)
-    measure = search.measure
-    search.measure = lambda setting, seconds: given.append(seconds) or measure(setting, seconds)  # type: ignore[func-returns-value]
-    search.run()
-    assert given[0] == 2.0 and set(given[1:-1]) == {7.5}
-
-
-def test_contenders_are_measured_again_in_turns() -> None:
-    model = Model(lambda setting: 1 / min(setting.num_workers, 4))
-    search = model.search(16, fixed=UNSTOLEN)
-    search.run()
-    last = model.measured[-4:]
-    assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
-
-
 def test_an_option_that_is_given_is_not_varied() -> None:
     model = Model(lambda setting: 1 / setting.num_workers)
     fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
     assert model.search(3, fixed=fixed).run().setting == Setting(3, 4, "steal")
     assert set(model.measured) == {Setting(3, 4, "steal")}
-
-
-def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
-    model = Model(
-        lambda setting: 1.25 if setting == Setting(1) and model.measured.count(setting) == 1 else 1.0
-    )  # the first was cold
-    search = model.search(1)
-    assert search.run().setting == Setting(1)
-    assert search.rows[Setting(1)].runs > 2
 
 
 def test_measurements_that_differ_tell_less_apart() -> None:
