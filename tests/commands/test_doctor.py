@@ -111,6 +111,18 @@ def test_no_side_spins_on_a_quota(
     assert made == [spins]
 
 
+def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (groups / "membership").write_text("0::/pod/box\n")
+    write_files(groups / "pod", cpu__max="600000 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
+    granted = []
+    for ranks in (1, 2, 100):
+        with cores.share_of_cores(ranks, 0) as share:
+            granted.append(share)
+    assert granted == [6, 3, 6]  # with fewer cores than ranks nothing is shared
+
+
 @pytest.mark.parametrize(("ranks_text", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
 def test_ranks(ranks_text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_text)
@@ -473,6 +485,15 @@ def test_an_output_that_is_full(arguments: list[str], monkeypatch: pytest.Monkey
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"shmloader {arguments[0]}: the output cannot be written: No space left on device"
     )
+
+
+def test_another_error_is_not_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(wanted: Wanted) -> Any:
+        raise OSError(errno.EIO, "a disk")
+
+    monkeypatch.setattr(command, "examine", fails)
+    with pytest.raises(OSError, match="a disk"):
+        line.main(["doctor"])
 
 
 def test_no_output_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,9 @@ from shmloader.commands.top import command, screen, stacks, view
 from shmloader.commands.top.processes import state_of
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
-from shmloader.core.onlooker import EntryNow
+from shmloader.core.onlooker import EntryNow, Onlooker, OtherVersion
 from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
+from shmloader.system.call_stacks import TELL
 from shmloader.system.processes import files_of
 
 RING_VERSION = 14  # of atomics.h
@@ -205,6 +206,22 @@ def test_the_stack_of_a_worker_that_hangs() -> None:
         assert "it does not answer; its state is T (stopped)" in stacks.stack_of(pid)
 
 
+def test_whom_not_to_ask() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert "still being started, or has ended" in stacks.stack_of(child.pid), "the signal would kill it"
+        assert child.poll() is None
+    finally:
+        child.communicate(b"\n")
+    lines: list[int] = []
+    before = signal.signal(TELL, lambda number, frame: lines.append(number))
+    try:
+        assert "no worker that could be asked" in stacks.stack_of(os.getpid()), "this signal means something else here"
+        assert not lines
+    finally:
+        signal.signal(TELL, before)
+
+
 def test_rings_of_this_process_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMLOADER_RING_MEMORY", "memfd")
     rings = Rings(os.getpid())
@@ -258,6 +275,29 @@ def test_nothing_to_see(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"loaders": [], "stacks": {}}
     assert line.main(["top", str(1 << 30)]) == 1
     assert "there is no process" in capsys.readouterr().err
+
+
+def test_it_reports_that_it_cannot_show_another_version(capsys: pytest.CaptureFixture[str]) -> None:
+    fd = os.memfd_create("shmloader")
+    try:
+        os.ftruncate(fd, 1 << 16)
+        os.pwrite(fd, struct.pack("<QI", 0x676E69726D6873, 99), 0)
+        with pytest.raises(OtherVersion, match="version 99"):
+            Onlooker(fd)
+        line.main(["top", str(os.getpid()), "--once", "--interval", "0"])
+    finally:
+        os.close(fd)
+    assert "of another version of shmloader" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["top", "--interval", "1e12"], ["doctor", "--batch-bytes", "0.4"]])
+def test_a_number_that_is_too_large_or_too_small_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        line.main(arguments)
+    assert ended.value.code == 2
+    assert "is not a " in capsys.readouterr().err
 
 
 def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import statistics
@@ -24,6 +25,8 @@ from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Sample, Setting, endless, options_of
 from shmloader.commands.tuning.search import Row, Search
 from shmloader.commands.tuning.tune import notes_of
+from shmloader.system.cores import share_of_cores
+from shmloader.system.processes import own_bytes
 
 MiB = 1 << 20
 
@@ -98,6 +101,12 @@ def order_of(dataset: Any, **options: Any) -> dict[str, Any]:
     return endless(shmloader.DataLoader(dataset, num_workers=1, **options), options)
 
 
+def test_a_measurement_of_slow_batches_does_not_wait_for_whole_bursts(timed: Callable[..., Sample]) -> None:
+    sample = timed((100.0 + 3 * k for k in itertools.count()), 5)
+    assert sample.batches == 4 and sample.batches_per_s == pytest.approx(1 / 3)
+    assert timed((100.0 + 30 * k for k in itertools.count()), 5).batches == 1
+
+
 def test_measurements_share_one_order() -> None:
     options = order_of(range(5), batch_size=2, shuffle=False)
     sampler = options.pop("batch_sampler")
@@ -121,11 +130,11 @@ def test_there_is_nothing_to_measure(sampler: Any) -> None:
 
 
 def test_a_measurement_ends_with_the_time_though_a_batch_is_under_way() -> None:
-    measure = measure_of(Sleeps(100, 3.0), seconds=0.3)
+    measure = measure_of(Sleeps(100, 1.5), seconds=0.3)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="only 0 batches"):
         Search(measure, lambda setting: 1, 1 << 40, 0.3, 1).run()
-    assert time.monotonic() - began < 60  # the sample's own three seconds, and not the epoch's
+    assert time.monotonic() - began < 60  # the sample's own time, and not the epoch's
 
 
 class Few(IterableDataset[int]):
@@ -138,6 +147,15 @@ def test_a_stream_that_is_too_short_to_measure() -> None:
     assert "the stream or the sampler ended after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
     with pytest.raises(RuntimeError, match=r"ended after 3 batches.*a longer one, or repeat it$"):
         Search(measure, lambda setting: 1, 1 << 40, 9.0, 1).run()
+
+
+def test_memory_is_what_the_ring_and_the_workers_have() -> None:
+    measure = measure_of([torch.zeros(MiB, dtype=torch.uint8)] * 8, ranks=3, batch_size=4)
+    sample = measure(Setting(1), 0.1)
+    assert sample.batches and sample.batches_per_s > 0.1
+    assert 4 * MiB <= measure.slot_bytes <= 5 * MiB and MiB < measure.worker_bytes < 1 << 30
+    assert measure.weigh(Setting(2)) == 3 * ((2 * 2 + 2) * measure.slot_bytes + 2 * measure.worker_bytes)
+    assert own_bytes(1 << 30) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,7 +207,7 @@ def test_a_dataset_and_a_step() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     affinity = os.sched_getaffinity(0)
-    found = shmloader.tune(Sleeps(1000, 0.01), batch_size=4, step_s=0.03, seconds=12, progress=False, most_workers=8)
+    found = shmloader.tune(Sleeps(1000, 0.01), batch_size=4, step_s=0.03, seconds=5, progress=False, most_workers=8)
     assert torch.equal(torch.get_rng_state(), before) and os.sched_getaffinity(0) == affinity
     assert {row.setting.num_workers for row in found.rows} >= {1, 2}
     text = str(found)
@@ -211,17 +229,29 @@ class Cores(Dataset[int]):
         return len(os.sched_getaffinity(0))
 
 
+@pytest.mark.parametrize("given", ["the loader's sampler", "an option"])
+def test_the_callers_generators_are_as_they_were(given: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    before, options = generator.get_state(), {"num_workers": 1, "seconds": 0.5, "progress": False}
+    if given == "an option":
+        shmloader.tune(range(64), generator=generator, **options)
+    else:
+        loader: Any = torch.utils.data.DataLoader(range(64), batch_size=4, shuffle=True, generator=generator)  # type: ignore[arg-type]
+        shmloader.tune(loader, **options)
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_ranks_share_cores_and_memory() -> None:
     seen: set[int] = set()
     found = shmloader.tune(
-        Cores(), consumer=lambda batch: seen.update(batch.tolist()), ranks=2, seconds=3, most_workers=1, progress=False
+        Cores(), consumer=lambda batch: seen.update(batch.tolist()), ranks=2, seconds=1, most_workers=1, progress=False
     )
     assert seen == {max(1, len(os.sched_getaffinity(0)) // 2)}
     assert found.pick.memory_bytes % 2 == 0
 
 
 def test_a_stream() -> None:
-    found = shmloader.tune(Counts(), batch_size=2, seconds=4, most_workers=2, progress=False)
+    found = shmloader.tune(Counts(), batch_size=2, seconds=2, most_workers=2, progress=False)
     assert {row.setting.schedule for row in found.rows} == {"round_robin"}
     assert all(row.setting.chunk_size is None for row in found.rows)
 
@@ -274,6 +304,7 @@ def test_one_worker_that_does_not_fit() -> None:
         ({"step_s": 1.0, "consumer": print}, "Give one of them"),
         ({"consumer": 3}, "consumer should be callable"),
         ({"seconds": 0}, "seconds should be positive"),
+        ({"seconds": math.inf}, "seconds=inf"),
         ({"memory_bytes": 0}, "memory_bytes should be a positive integer"),
         ({"ranks": True}, "ranks should be a positive integer"),
         ({"most_workers": 1.5}, "most_workers should be a positive integer"),
@@ -305,9 +336,21 @@ def fails() -> Any:
     return Fails(10, 0)
 
 
+def test_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[Any] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 3, 8, 9})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: set_to.append(set(cores)))
+    with pytest.raises(ZeroDivisionError), share_of_cores(2, 1) as each:
+        assert each == 2 and set_to == [{3, 8}]
+        raise ZeroDivisionError
+    assert set_to[1] == {1, 2, 3, 8, 9}
+    with share_of_cores(8, 0) as each:
+        assert each == 5 and len(set_to) == 2
+
+
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     asked: dict[str, Any] = {}
-    found = shmloader.tune(make(), seconds=3, most_workers=1, progress=False)
+    found = shmloader.tune(make(), seconds=1, most_workers=1, progress=False)
 
     def noted(dataset: Any, **options: Any) -> Any:
         asked.update(options, dataset=type(dataset))
@@ -350,13 +393,13 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     name_of_make = f"{__name__}:make"
-    assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
+    assert line.main(["tune", name_of_make, "--seconds", "1", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in output.out
-    assert "/2 s  num_workers=1" in output.err and output.err.endswith("\r\033[K"), "it says what is measured"
+    assert "/1 s  num_workers=1" in output.err and output.err.endswith("\r\033[K"), "it says what is measured"
     assert "\033[32m" in output.out, "the pick is green"
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert line.main(["tune", name_of_make, "--seconds", "2", "--most-workers", "1"]) == 0
+    assert line.main(["tune", name_of_make, "--seconds", "1", "--most-workers", "1"]) == 0
     output = capsys.readouterr()
     assert "<- pick" in output.out and "\033" not in output.out
 
@@ -402,26 +445,6 @@ def test_ctrl_c() -> None:
 # --------------------------------------------------------------------------------- beside the best of all that there is
 
 
-class Skewed(Sleeps):
-    """One sample in forty takes thirty times as long."""
-
-    def __getitem__(self, index: int) -> int:
-        time.sleep(self.seconds * (30 if index % 40 == 7 else 1))
-        return index
-
-
-class Doors(Sleeps):
-    """Four may read at a time."""
-
-    def __init__(self, length: int, seconds: float) -> None:
-        super().__init__(length, seconds)
-        self.doors = torch.multiprocessing.get_context("fork").Semaphore(4)
-
-    def __getitem__(self, index: int) -> int:
-        with self.doors:
-            return super().__getitem__(index)
-
-
 class Large(Sleeps):
     def __getitem__(self, index: int) -> Any:
         time.sleep(self.seconds)
@@ -431,8 +454,6 @@ class Large(Sleeps):
 LARGE = torch.zeros(MiB // 2, dtype=torch.uint8)
 WORKLOADS: dict[str, Any] = {
     "a step": (lambda: Sleeps(10_000, 0.004), {"batch_size": 16, "step_s": 0.01}, None),
-    "skewed": (lambda: Skewed(10_000, 0.002), {"batch_size": 16, "step_s": 0.004}, None),
-    "four at a time": (lambda: Doors(10_000, 0.004), {"batch_size": 8, "step_s": 0.0}, None),
     "little memory": (lambda: Large(10_000, 0.004), {"batch_size": 16, "step_s": 0.006}, 14 * 9 * MiB),
 }
 

@@ -96,6 +96,17 @@ def test_a_setting_that_fails_is_passed_over() -> None:
         Model(lambda value: float("inf")).search(64).run()
 
 
+def test_a_dataset_that_fails_later_is_named() -> None:
+    measured: list[Setting] = []
+
+    def measure(setting: Setting, seconds: float) -> Sample:
+        measured.append(setting)
+        return Sample(1.0, 1.0, 10) if len(measured) == 1 else Sample(0.0, 0.0, 0, "sample 7 cannot be read")
+
+    with pytest.raises(RuntimeError, match="failed while it was measured: sample 7 cannot be read"):
+        Search(measure, lambda setting: 1, 100, 60.0, 8).run()
+
+
 def test_the_time_is_kept_and_what_it_did_not_allow_is_reported() -> None:
     model = Model(lambda setting: 1 / min(setting.num_workers, 64), beside=4.0)
     search = model.search(64, seconds=30, batch_size=64)
@@ -128,6 +139,48 @@ def test_an_option_that_is_given_is_not_varied() -> None:
     fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
     assert model.search(3, fixed=fixed).run().setting == Setting(3, 4, "steal")
     assert set(model.measured) == {Setting(3, 4, "steal")}
+
+
+def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
+    grown: list[int] = []
+    model = Model(lambda setting: 1 / min(setting.num_workers, 8))
+    search = model.search(8, lambda setting: setting.num_workers * (200 if grown else 1), budget=1000)
+    measure = search.measure
+
+    def grows(setting: Setting, seconds: float) -> Sample:
+        if setting.num_workers == 8:
+            grown.append(1)
+        return measure(setting, seconds)
+
+    search.measure = grows
+    assert search.run().setting.num_workers <= 5
+
+
+def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
+    given: list[float] = []
+    model = Model(lambda setting: 2.5 / setting.num_workers)
+    search = model.search(4)
+    measure = search.measure
+    search.measure = lambda setting, seconds: given.append(seconds) or measure(setting, seconds)  # type: ignore[func-returns-value]
+    search.run()
+    assert given[0] == 2.0 and set(given[1:-1]) == {7.5}
+
+
+def test_contenders_are_measured_again_in_turns() -> None:
+    model = Model(lambda setting: 1 / min(setting.num_workers, 4))
+    search = model.search(16, fixed=UNSTOLEN)
+    search.run()
+    last = model.measured[-4:]
+    assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
+
+
+def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
+    model = Model(
+        lambda setting: 1.25 if setting == Setting(1) and model.measured.count(setting) == 1 else 1.0
+    )  # the first was cold
+    search = model.search(1)
+    assert search.run().setting == Setting(1)
+    assert search.rows[Setting(1)].runs > 2
 
 
 def test_measurements_that_differ_tell_less_apart() -> None:

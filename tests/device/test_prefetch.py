@@ -154,6 +154,18 @@ def test_an_epoch_after_one_whose_function_takes_longer_than_any_patience(
     loader.close()
 
 
+def test_a_reset_waits_for_the_thread_and_burns_no_cpu(impatient: None) -> None:
+    source, gate = Source(), Gate(3)
+    iterator = prefetched(source, Stage(gate))
+    assert [next(iterator) for _ in range(2)] == [0, 1] and gate.reached.wait(30)
+    threading.Timer(0.7, gate.open.set).start()
+    began = time.thread_time()
+    iterator._reset(LOADER)
+    assert gate.open.is_set() and time.thread_time() - began < 0.2
+    assert list(iterator) == list(range(8)) and not source.wrong
+    iterator.close()
+
+
 def test_a_stopped_thread_takes_nothing_more(impatient: None) -> None:
     """However many batches it might still make."""
     source, gate = Source(100), Gate(0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,64 +13,16 @@ import numpy
 import pytest
 import torch
 from engine import Here
-from pretended import PLAN, Pretending, until_gone, words
-from torch.utils.data import Dataset, get_worker_info
+from pretended import PLAN, words
 
 import shmloader
 from shmloader.far.door import Door
-from shmloader.far.frames import ANSWER, READY, Answer, Garbage
+from shmloader.far.frames import Garbage
 from shmloader.far.layout import Layouts
-from shmloader.far.link import Link
 from shmloader.ray import Workers
 from shmloader.statistics import causes
 from shmloader.statistics.evidence import Evidence, Settings, settings_of
 from shmloader.statistics.stats import Stats, Times, WorkerStats
-
-PATIENCE = 30  # seconds that a child of a dataset has to end
-
-
-class Forking(Dataset[int]):
-    """Its sample 3 is made in two processes, as by a library that forks and forgets to end the child."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        if index != 3:
-            return -index
-        child = os.fork()
-        if child:
-            return exit_code(child)
-        raise ValueError("in the child")
-
-
-def exit_code(child: int) -> int:
-    """How a child ended; -1 if it did not."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -1
-
-
-def test_a_child_that_the_dataset_forked_is_no_far_worker() -> None:
-    """A local worker's child ends by its error.  A far worker's child knocked at the door, and waited for its turn."""
-    loader: Any = shmloader.DataLoader(Forking(), batch_size=None, far_workers=Here(1))
-    with loader:
-        assert [int(each) for each in loader] == [0, -1, -2, 1, -4, -5]
-
-
-class Counted(Dataset[str]):
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> str:
-        info: Any = get_worker_info()
-        return type(info.num_workers).__name__
 
 
 def always_busy(number: int) -> WorkerStats:
@@ -94,7 +44,7 @@ def test_a_report_counts_far_workers_apart() -> None:
     assert advice(causes.work, 2, 8.0).startswith("num_workers=6 beside 2 far workers")
     assert advice(causes.cores, 0, 2.0).startswith("num_workers=2")
     assert advice(causes.cores, 2, 2.0) == ""
-    loader: Any = shmloader.DataLoader(NUMBERS, num_workers=1, far_workers=Here(2))
+    loader: Any = shmloader.DataLoader(range(2), num_workers=1, far_workers=Here(2))
     assert (settings_of(loader).num_workers, settings_of(loader).far) == (3, 2)
 
 
@@ -165,36 +115,6 @@ def test_a_layout_that_no_writer_makes_is_refused(meta: bytes, pickled: bytes, w
     with pytest.raises(Garbage) as error:
         Layouts().check(meta, struct.unpack(f"{len(meta) // 8}q", meta), pickled, 4)
     assert why in str(error.value)
-
-
-NUMBERS = Counted()
-
-
-def claims(facts: bytes) -> Callable[[Link], None]:
-    def speak(link: Link) -> None:
-        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(facts), 0, 0, 0, 0)), facts)
-        until_gone(link)
-
-    return speak
-
-
-@pytest.mark.parametrize(
-    ("facts", "why"),
-    [
-        (b"{]", "facts that are no JSON"),
-        (b"\xff", "facts that are no JSON"),
-        (b"[" * 100_000, "facts that are no JSON"),
-        (b"[1]", "facts that are no names and texts, in 3 bytes"),
-        (b'{"torch": [1]}', "facts that are no names and texts"),
-    ],
-    ids=["no JSON", "no text", "deep", "a list", "no texts"],
-)
-def test_facts_that_are_none_are_refused(facts: bytes, why: str) -> None:
-    """The stand-in ended by an error of Python's, which the trainer called an exit with code 1."""
-    far = Pretending(claims(facts), libraries="raise")
-    with shmloader.DataLoader(NUMBERS, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
-        next(iter(loader))
-    assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------------------------ Ray

@@ -90,17 +90,3 @@ def test_a_loader_of_a_framework_that_cannot_have_them_goes_without() -> None:
 def test_a_loader_with_them_is_not_tuned() -> None:
     with pytest.raises(ValueError, match="does not measure far ones"):
         shmloader.tune(range(8), far_workers=Here(1))
-
-
-def test_a_loader_off_the_ring_is_refused() -> None:
-    class Own(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-        def _get_iterator(self) -> Any:
-            raise NotImplementedError
-
-    with pytest.warns(RuntimeWarning, match="will not ride"):
-
-        class Mixed(shmloader.DataLoader[Any], Own):
-            pass
-
-    with pytest.raises(RuntimeError, match="only the ring can honour far_workers="):
-        Mixed(range(8), num_workers=1, far_workers=Here(1))

@@ -187,9 +187,21 @@ def no_answer(link: Link) -> None:
     until_gone(link)
 
 
+def claims(about: bytes) -> Callable[[Link], None]:
+    """To be ready, with these facts."""
+
+    def speak(link: Link) -> None:
+        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
+        until_gone(link)
+
+    return speak
+
+
 @pytest.mark.parametrize(
     ("speak", "why"),
     [
+        (claims(b"[" * 100_000), "facts that are no JSON"),
+        (claims(b'{"torch": [1]}'), "facts that are no names and texts"),
         (says(sequence=5), "batch 5 in place of batch 0"),
         (says(kind=77), "an answer of kind 77"),
         (says(used=1 << 50), "a slot has room for"),
@@ -207,7 +219,7 @@ def no_answer(link: Link) -> None:
     ],
 )
 def test_what_no_far_worker_sends_is_refused(speak: Callable[[Link], None], why: str) -> None:
-    far = Pretending(speak)
+    far = Pretending(speak, libraries="raise")
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
         next(iter(loader))
     assert "Far worker 0 is lost" in str(error.value) and why in str(error.value)
@@ -260,12 +272,8 @@ def test_a_batch_half_of_which_came_is_made_again() -> None:
 
 
 def test_other_libraries_are_refused_where_asked() -> None:
-    def speak(link: Link) -> None:
-        about = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
-        link.send(ANSWER.pack(*Answer(READY, 0, 0, 0, len(about), 0, 0, 0, 0)), about)
-        until_gone(link)
-
-    far = Pretending(speak, libraries="raise")
+    about = json.dumps({"facts": {**facts(), "torch": "1.0"}, "node": ""}).encode()
+    far = Pretending(claims(about), libraries="raise")
     with shmloader.DataLoader(DATASET, batch_size=4, far_workers=far) as loader, pytest.raises(RuntimeError) as error:
         next(iter(loader))
     assert f"torch {facts()['torch']} here and 1.0 there" in str(error.value)

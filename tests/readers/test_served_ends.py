@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripts import run_script
 from served import printed, server_of
 
 import shmloader
@@ -288,6 +290,34 @@ end(server)
     assert printed(text) == ["True True"]
 
 
+def test_a_handler_that_calls_next_in_next_gets_an_error() -> None:
+    text = """
+class Late(Tens):
+    def __getitem__(self, k):
+        if k == 12:
+            os.read(go[0], 1)
+        return super().__getitem__(k)
+
+def again(*_):
+    try:
+        next(batches)
+    except RuntimeError as error:
+        print("The call came from a signal handler" in str(error))
+    os.write(go[1], b"x")
+
+go = os.pipe()
+signal.signal(signal.SIGALRM, again)
+server = forked(serve, loader(Late()), NAME)
+job = attached()
+batches = iter(job)
+[next(batches) for _ in range(3)]
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+print(next(batches)[1].tolist())
+end(server)
+"""
+    assert printed(text) == ["True", "[12, 13, 14, 15]"]
+
+
 def test_threads_that_share_a_job_attach_once_and_get_each_batch_once() -> None:
     text = """
 server = forked(serve, loader(), NAME)
@@ -470,46 +500,52 @@ def test_the_command_serves_from_a_state_until_a_signal_and_says_what_is_wrong(t
 
     def command(*given: str) -> subprocess.Popen[str]:
         line = [sys.executable, "-m", "shmloader", "serve", *given, "--name", name]
-        return subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=os.environ | {"PYTHONPATH": os.getcwd()})  # fmt: skip
+        process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+                                   env=os.environ | {"PYTHONPATH": os.getcwd()})  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"shmloader serves {given[0]} as {name!r} (pid {process.pid})\n"
+        return process
 
-    def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-        _, err = process.communicate(timeout=100)
-        return process.returncode, err
+    def refused(*given: str) -> tuple[int, str]:
+        """What the command ends with, in a process that has torch already."""
+        line = ["serve", *given, "--name", name]
+        ran = run_script(f"""
+            import os
+            from shmloader.commands.line import main
+            os.chdir({str(tmp_path)!r})
+            main({line})
+        """)
+        return ran.status, ran.err
+
+    def ended(process: subprocess.Popen[str]) -> int:
+        process.terminate()
+        process.communicate(timeout=100)
+        return process.returncode
 
     server = command("mine:loader", "--patience", "inf")
-    assert server.stdout is not None
-    assert server.stdout.readline() == f"shmloader serves mine:loader as {name!r} (pid {server.pid})\n"
     with shmloader.attach(name) as job:
         batches = iter(job)
         assert [next(batches)[0].item() for _ in range(3)] == [0, 4, 8]
         torch.save(job.state_dict(), tmp_path / "place.pt")
-    again = command("mine:loader")
-    assert ended(again) == (1, f"shmloader serve: [Errno 98] Another process serves under the name {name!r}. End it, "
-                               "or choose another name.\n")  # fmt: skip
-    server.terminate()
-    assert ended(server)[0] == -15
+    taken = (
+        f"shmloader serve: [Errno 98] Another process serves under the name {name!r}. End it, or choose another name.\n"
+    )
+    assert refused("mine:loader") == (1, taken)
+    assert ended(server) == -signal.SIGTERM
     server = command("mine:loader", "--state", "place.pt", "--readers", "1")
-    assert server.stdout is not None and server.stdout.readline()
     with shmloader.attach(name) as job:
         assert [batch[0].item() for batch in job] == list(range(12, 40, 4))
-    server.terminate()
     ended(server)
     torch.save({"no": "state"}, tmp_path / "place.pt")
-    status, said = ended(command("mine:loader", "--state", "place.pt"))
-    assert status == 1 and said.startswith("shmloader serve: this is no state of a shmloader.DataLoader")
     torch.save([1], tmp_path / "list.pt")
     (tmp_path / "junk.pt").write_bytes(b"junk")
-    for file, why in (
-        ("list.pt", "holds a list, and no state_dict()"),
-        ("junk.pt", "is no file that torch.save() has"),
+    for given, status, says in (
+        (("mine:loader", "--state", "place.pt"), 1, "serve: this is no state of a shmloader.DataLoader"),
+        (("mine:loader", "--state", "list.pt"), 1, "serve: --state list.pt holds a list, and no state_dict()"),
+        (("mine:loader", "--state", "junk.pt"), 1, "serve: --state junk.pt is no file that torch.save() has"),
+        (("mine:none",), 1, "serve: A loader that is served needs num_workers above 0"),
+        (("mine",), 1, "names no function"),
+        *((("mine:loader", "--patience", wrong), 2, "is not a positive number of") for wrong in ("0", "-1", "soon")),
     ):
-        status, said = ended(command("mine:loader", "--state", file))
-        assert status == 1 and said.startswith(f"shmloader serve: --state {file} {why}") and said.count("\n") == 1
-    status, said = ended(command("mine:none"))
-    assert status == 1 and said.startswith("shmloader serve: A loader that is served needs num_workers above 0")
-    status, said = ended(command("mine"))
-    assert status == 1 and "names no function" in said
-    for wrong in ("0", "-1", "soon"):
-        status, said = ended(command("mine:loader", "--patience", wrong))
-        assert status == 2 and "is not a positive number of seconds" in said
+        found, said = refused(*given)
+        assert found == status and says in said and "Traceback" not in said

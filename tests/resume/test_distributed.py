@@ -1,5 +1,5 @@
-"""Under torchrun: ranks share a dataset as with torch; a rank that dies takes its workers with it; and a job that is to
-end saves in mid-epoch, and resumes there, also with other ranks.
+"""Under torchrun: a rank that dies takes its workers with it; and a job that is to end saves in mid-epoch, and resumes
+there, also with other ranks.
 
 torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
 """

@@ -166,47 +166,6 @@ def test_its_error_is_raised_by_state_dict(kind: Any, workers: int) -> None:
         assert len(numbers(batches)) == 1
 
 
-class FailsWithin(Pool):
-    """Has a state only before an epoch; or only within one."""
-
-    within = True
-
-    def state_dict(self) -> dict[str, Any]:
-        if self.within == (0 < len(self.left) < LENGTH):
-            raise LookupError("there is no state here")
-        return super().state_dict()
-
-
-class FailsBefore(FailsWithin):
-    within = False
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_belongs_to_its_place(workers: int) -> None:
-    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "prefetch_factor": 1 if workers else None}
-    with made(FailsWithin(), **options) as loader:
-        batches = iter(loader)
-        next(batches)
-        assert loader.state_dict()["batches"] == 1  # the first state needs only that of the beginning
-        next(batches)
-        next(batches)
-        with pytest.raises(LookupError, match="no state here"):
-            loader.state_dict()
-        assert len(numbers(batches)) == 1
-        assert loader.state_dict()["epoch"] == 1
-    with made(FailsBefore(), **options) as loader:
-        with pytest.raises(LookupError, match="no state here"):
-            loader.state_dict()
-        batches = iter(loader)
-        with pytest.raises(LookupError, match="no state here"):
-            loader.state_dict()
-        next(batches)
-        state, rest = through_json(loader.state_dict()), numbers(batches)
-    again = made(FailsBefore(), batch_size=3)
-    again.load_state_dict(state)
-    assert numbers(again) == rest
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     cases(

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import pytest
-from conftest import iterate, label, seed_all
+from conftest import Passes, iterate, label, seed_all
 from own_streams import (
     LENGTH,
     Counting,
@@ -28,14 +28,14 @@ from own_streams import (
     Restarts,
     TakesEpoch,
     loader,
+    shuffled,
     tell,
 )
 from resuming import flattened, numbers, quiet, through_json
-from torch.utils.data import get_worker_info
 
 import shmloader
+from shmloader.device.prefetch import prefetcher
 from shmloader.resume import stream_states
-from shmloader.ring.segment import Segment
 from shmloader.worker import state_costs
 
 pytestmark = quiet
@@ -69,7 +69,7 @@ LONG: list[Any] = [
 def cases() -> list[Any]:
     """Without workers each kind; with two of them those that differ most; of the other ways each with every third."""
     found: list[Any] = [(kind, workers, options, ()) for kind in KINDS for workers, options in SHORT]
-    found += [(kind, 2, {}, ()) for kind in (Plain, Numbers, OfPlaces, Module, ModuleWithState, Hers)]
+    found += [(kind, 2, {}, ()) for kind in (Plain, Numbers, OfPlaces, Hers)]
     found += [(kind, 2, PERSISTENT, ()) for kind in (Counting, HersUntold)]
     for (at, kind), (way, (workers, options)) in itertools.product(enumerate(KINDS), enumerate(LONG)):
         if (at + way) % 3 == 0:
@@ -156,32 +156,6 @@ def test_each_state_has_the_place_of_each_stream(workers: int, prefetch: int, in
                     assert stream["state"]["dataset"]["at"] in (0, count)
 
 
-def test_a_state_that_lacks_a_stream_warns_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = Segment.commit_state
-
-    def refused(self: Segment, cell: int, size: int) -> int:
-        if get_worker_info().id == 1:
-            raise MemoryError("no pages")
-        return commit(self, cell, size)
-
-    monkeypatch.setattr(Segment, "commit_state", refused)
-    with loader(Numbers(), 2) as one:
-        batches = iter(one)
-        had = [next(batches)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            one.state_dict()  # worker 1 has given nothing yet
-        had.append(next(batches))
-        with pytest.warns(RuntimeWarning, match="lacks the place of 1 of its streams.*worker 1.*make /dev/shm larger"):
-            state = saved(one)
-        rest = list(batches)
-    monkeypatch.undo()
-    with loader(Numbers(), 2) as other:
-        with pytest.warns(RuntimeWarning, match="lacks the place of Numbers in worker 1"):
-            other.load_state_dict(state)
-        assert flattened(list(other)) == flattened(rest), "it is read through"
-
-
 @without_warnings
 @pytest.mark.parametrize("death", ["raise", "respawn"])  # which a stream's worker cannot
 def test_a_run_goes_on_from_where_a_worker_died(death: str) -> None:
@@ -214,7 +188,34 @@ def test_an_epoch_that_was_left_is_where_its_stream_is() -> None:
         assert [batch.tolist() for _ in range(2) for batch in other] == expected
 
 
+def test_between_epochs_other_workers_may_go_on() -> None:
+    with loader(Counting(), 2, persistent_workers=True) as one:
+        list(one)
+        state = saved(one)
+        second = sorted(k for batch in one for k in batch.tolist())
+    assert [stream["state"]["dataset"] for stream in state["streams"][0]] == [{"at": 0, "epoch": 1}] * 2
+    with loader(Counting(), 1, persistent_workers=True) as other:
+        other.load_state_dict(state)
+        assert flattened(list(other)) == shuffled(list(range(LENGTH)), 1)
+    assert second
+
+
 # ------------------------------------------------------------------------------------------- refused, warned of, raised
+
+
+def test_a_thread_that_is_ahead_is_not_the_user() -> None:
+    expected = numbers(loader(Numbers(), 2))
+    with loader(Numbers(), 2) as one:
+        source: Any = iter(one)
+        with prefetcher(one, source, Passes(), 3) as batches:
+            next(batches)
+            while source.epoch.reading.delivered.batches < 4:
+                time.sleep(0.005)
+            state = one.state_dict()
+    assert (state["batches"], state["latest"]) == (1, 0)
+    with loader(Numbers(), 2) as other:
+        other.load_state_dict(state)
+        assert numbers(other) == expected[1:]
 
 
 def test_a_stream_without_a_state_is_warned_of_once() -> None:

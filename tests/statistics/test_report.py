@@ -430,6 +430,17 @@ def test_other_ranks_are_asked_only_where_there_are_some(loader: Any) -> None:
         loader.report(ranks=True)
 
 
+def test_a_rank_that_does_not_call_it(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*value: Any) -> None:
+        raise RuntimeError("Timed out waiting 6000ms")
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", late)
+    with pytest.raises(RuntimeError, match=r"Every rank must call it, .* Timed out waiting 6000ms"):
+        loader.report(ranks=True)
+
+
 def test_the_verdict_on_a_single_epoch_leaves_out_its_start() -> None:
     one = {"wait": Times(200, 1.02, 0.0051, 1e-4, 1e-4, 1), "first_wait": times(1.0, 1), "starting_s": 1.0}
     verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))

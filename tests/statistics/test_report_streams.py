@@ -112,6 +112,25 @@ def test_a_worker_stays_named_in_the_next_epoch() -> None:
         assert named(loader)[0].startswith("worker 1 gave")
 
 
+def test_a_worker_without_a_batch_is_not_named_if_the_user_left_the_epoch() -> None:
+    with shmloader.DataLoader(Parts(200, 200), 2, num_workers=2) as loader:
+        next(iter(loader))
+        assert named(loader) == []
+        list(loader)
+        assert named(loader) == []
+
+
+def test_a_worker_that_gave_its_batches_before_a_resume_is_not_named() -> None:
+    with shmloader.DataLoader(Parts(2, 6), 2, num_workers=2) as loader:
+        batches = iter(loader)
+        next(batches), next(batches)
+        state = loader.state_dict()
+    with shmloader.DataLoader(Parts(2, 6), 2, num_workers=2) as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == []  # see load_state_dict()
+        assert named(loader) == []
+
+
 @pytest.mark.parametrize("schedule", ["round_robin", "steal"])
 def test_more_workers_than_batches_of_a_dataset_with_indices_are_not_named(schedule: Any) -> None:
     with shmloader.DataLoader(range(4), 2, num_workers=3, schedule=schedule) as loader:

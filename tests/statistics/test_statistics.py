@@ -15,10 +15,10 @@ from hostile import BothSides, entry_at, poke
 from torch.utils.data import IterableDataset
 
 import shmloader
-from shmloader.core.figures import CLAIM, EMPTY, FETCH, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures, Log
+from shmloader.core.figures import BATCHES, CLAIM, EMPTY, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures, Log
 from shmloader.core.onlooker import Onlooker
 from shmloader.core.ring import FILLED
-from shmloader.statistics.account import account_of
+from shmloader.statistics.account import Account, account_of
 from shmloader.system import user_line
 
 MOST = (1 << 64) - 1
@@ -68,23 +68,6 @@ def test_any_time_has_a_bucket(time: int) -> None:
     figures.add_time(WAIT, time)
     found = figures.percentile(WAIT, 0.5) * 1e9
     assert found == pytest.approx(min(time, 1 << 41), rel=0.033, abs=32)
-
-
-def test_of_two_copies_the_difference_is_what_came_between() -> None:
-    figures = Figures(1)
-    for nanoseconds in (1000, 2000):
-        figures.add_time(FETCH, nanoseconds)
-    figures.add(EMPTY)
-    earlier = figures.copy()
-    figures.have(2)  # a worker more
-    for _ in range(3):
-        figures.add_time(FETCH, 1_000_000)
-    figures.add(EMPTY, 5)
-    later = figures.copy()
-    later.less(earlier)
-    assert later.count(FETCH) == 3 and later.amount(EMPTY) == 5 and later.workers == 2
-    assert later.percentile(FETCH, 0) == pytest.approx(0.001, rel=0.033)
-    assert figures.count(FETCH) == 5
 
 
 # ------------------------------------------------------------------------------------- one batch, step by step
@@ -276,7 +259,7 @@ def test_fetch_and_collate_are_distinguished(dataset: Any, batch_size: int | Non
     assert stats.collate.count == count and stats.collate.total_s >= 0.002 * count
 
 
-def test_an_epoch_left_half_way_and_one_that_raises() -> None:
+def test_an_epoch_left_half_way() -> None:
     loader = shmloader.DataLoader(Range(), batch_size=4, num_workers=1, persistent_workers=True)
     next(iter(loader))
     iterator = iter(loader)
@@ -285,12 +268,36 @@ def test_an_epoch_left_half_way_and_one_that_raises() -> None:
     assert stats.batches == 7 < stats.taken_batches and stats.first_wait.count == 2 and stats.step.count == 5
     loader.close()
 
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_next_that_raised_gave_no_batch(workers: int) -> None:
     def fails() -> None:
         raise OSError("it failed")
 
-    loader = shmloader.DataLoader(Items([1, fails, 3]), num_workers=1)
-    assert len(iterate(loader)) == 3
-    assert loader.stats().batches == 2  # next() raised in place of the other one
+    with shmloader.DataLoader(Items([1, fails, 3, fails, 5, fails]), num_workers=workers) as loader:
+        assert len(iterate(loader)) == 6
+        stats = loader.stats()
+    assert stats.batches == stats.wait.count == 3
+    assert stats.step.count == 0  # what lies behind an error is no step of the loop's
+
+
+def test_two_looks_with_last_leave_nothing_out() -> None:
+    class Growing:
+        """Something is counted between any two looks."""
+
+        def __init__(self) -> None:
+            self.figures = Figures()
+
+        def now(self) -> Figures:
+            self.figures.add(BATCHES)
+            return self.figures.copy()
+
+    account: Any = Account(0)
+    account.meter = Growing()
+    account.mark("last")
+    before = account.meter.figures.amount(BATCHES)
+    seen = sum(account.figures("last")[1].amount(BATCHES) for _ in range(5))
+    assert seen == account.meter.figures.amount(BATCHES) - before
 
 
 def test_a_death_is_counted() -> None:
@@ -329,6 +336,19 @@ def test_with_a_device_the_users_turns_count(gpu: Any) -> None:
     assert double.waits == 4  # until the stream was idle, and until the copies were over
     assert account_of(loader).meter.figures.count(SOURCE_WAIT) == 26
     loader.close()
+
+
+def test_an_account_goes_with_its_loader() -> None:
+    from shmloader.statistics import account
+
+    loader = shmloader.DataLoader(Range(), num_workers=1)
+    iterate(loader)
+    assert loader in account._accounts
+    assert "_turns" not in vars(loader) and not any("account" in name for name in vars(loader))
+    meter = account_of(loader).meter
+    assert not meter.turns
+    del loader
+    assert all(each.meter is not meter for _, each in account._accounts.items())
 
 
 def test_to_dict_is_flat_and_of_floats() -> None:

@@ -319,3 +319,12 @@ def test_at_the_interpreters_end(tmp_path: pathlib.Path) -> None:
     assert ran.status == 0, ran.err
     assert len(events(tmp_path / "t.json", ph="X", name="next()")) == 1
     assert os.listdir(tmp_path) == ["t.json"]
+
+
+def test_the_profiler_sees_batches(tmp_path: pathlib.Path) -> None:
+    loader = shmloader.DataLoader(list(range(4)), num_workers=1)
+    with loader, torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        loader.trace(tmp_path / "t.json")
+        list(loader)
+    names = {event.key for event in seen.key_averages()}
+    assert any(name.startswith("enumerate(DataLoader)#") for name in names), names

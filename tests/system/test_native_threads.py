@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pathlib
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from scripts import run_script
 
 import shmloader
 from shmloader.commands.doctor import software
@@ -163,8 +163,8 @@ print("quiet")
 
 
 def test_torch_and_numpy_alone_are_not_warned_of() -> None:
-    ran = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=120)
-    assert (ran.returncode, ran.stdout) == (0, "quiet\n"), ran.stderr
+    ran = run_script(PLAIN)
+    assert (ran.status, ran.out) == (0, "quiet\n"), ran.err
 
 
 # ------------------------------------------------------------------------------------------------------------ doctor

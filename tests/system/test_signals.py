@@ -122,29 +122,6 @@ def test_what_is_let_through_is_heard_at_once_and_only_there() -> None:
         press_now()
 
 
-def test_a_handler_whose_signal_comes_again_meanwhile_is_not_called_for_ever() -> None:
-    """As a timer's that takes as long as its interval."""
-    calls: list[int] = []
-    comes_again = True
-
-    def again(number: int, frame: FrameType | None) -> None:
-        calls.append(number)
-        if comes_again:
-            signal.raise_signal(signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, again)
-    try:
-        with held():
-            signal.raise_signal(signal.SIGTERM)
-            with let_through():
-                assert calls == [signal.SIGTERM]
-                comes_again = False
-            seen = len(calls)
-        assert len(calls) == seen + 1  # what came last is not forgotten
-    finally:
-        signal.signal(signal.SIGTERM, leave)
-
-
 def test_what_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt), held():
         monkeypatch.setattr(signals, "LONGEST", 0)

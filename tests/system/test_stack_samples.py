@@ -137,32 +137,6 @@ def test_the_slowest_function_has_a_name_and_a_line(start: str) -> None:
     assert f"in slow_read, {hot[0].file}:{hot[0].line}" in " ".join(str(loader.report()).split())  # on one line
 
 
-def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-
-    class Timer:
-        def __init__(self, number: int) -> None:
-            assert number == SAMPLE
-
-        def start(self, first: int, period: int) -> None:
-            assert 0 < first < period == stack_samples.PERIOD
-            started.append(first)
-
-        def stop(self) -> None:
-            pass
-
-    monkeypatch.setattr(stack_samples, "StackTimer", Timer)
-    before = signal.getsignal(SAMPLE)
-    sheet = SampleSheet(1)
-    sampler = Sampler(sheet, 0)
-    for _ in range(33):
-        sampler.begin()
-        sampler.end()
-    assert len(started) == 3 and len(set(started)) > 1
-    signal.signal(SAMPLE, before)
-    sheet.close()
-
-
 class NoTimer:
     def __init__(self, number: int) -> None:
         pass
