@@ -1,10 +1,11 @@
-"""Accelerators that are not CUDA's, on a double of what torch has for every make; and which accelerator is found.
+"""What accelerator.py does where no device is needed: which streams a copy may be on, other makes, which one is found.
 
-test_gpu.py and tests/software_cuda show what accelerator.py does with CUDA.
+test_gpu.py and tests/software_cuda show what it does with CUDA.
 """
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -13,6 +14,66 @@ import torch
 from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator as Other
 from shmloader.device.accelerator import Cuda, Streams
+from shmloader.private import of_torch
+
+# ----------------------------------------------------------------------------- what no loop on a device comes to
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """One of three devices, of which the first two are in use; none is there."""
+    current = {0: (0, 0, 1), 1: (7, 1, 1), 2: (14, 2, 1)}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(current))
+    monkeypatch.setattr(of_torch, "current_cuda_stream", current.__getitem__)
+    monkeypatch.setattr(of_torch, "has_primary_context", lambda index: index < 2)
+    return Cuda(torch.device("cuda", 1))
+
+
+HERE = {(0, 0, 1), (7, 1, 1)}  # current in this thread, on the devices that are in use
+OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numbers are odd; others' are addresses
+
+
+@pytest.mark.parametrize(
+    ("noted", "lent", "chosen", "gone", "wanted"),
+    [
+        ([], None, {OURS}, set(), HERE),  # nobody but this thread has had the batch
+        ([], 5, {OURS}, set(), {*HERE, (0, 1, 1), OURS}),
+        ([[(99, 1, 1), (5, 2, 1)]], 5, {(99, 1, 1)}, set(), {*HERE, (0, 1, 1), (99, 1, 1)}),
+        ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it can no longer be queried: there is an event
+        ([[GONE]], 5, {GONE}, {GONE}, {*HERE, (0, 1, 1), GONE}),  # it is current again
+        ([[ADDRESS]], 5, set(), set(), {*HERE, (0, 1, 1)}),  # it may be gone, and there is no event
+    ],
+)
+def test_the_streams_that_a_copy_may_be_on(
+    device: Cuda, monkeypatch: pytest.MonkeyPatch, noted: Any, lent: Any, chosen: Any, gone: Any, wanted: Any
+) -> None:
+    monkeypatch.setattr(accelerator, "WATCHED", True)
+    monkeypatch.setattr(accelerator, "since", lambda begin: (chosen, gone, ["event"] * len(gone)))
+    found = device.streams(noted, lent)
+    assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
+    assert found.all is (noted != [[ADDRESS]])
+    assert found.unknown in ({None} if lent is None else {(7, 1, 1), ADDRESS}), "which nobody was seen to choose"
+    monkeypatch.setattr(accelerator, "WATCHED", False)
+    assert not device.streams([], 5).all
+
+
+def test_a_stream_that_cannot_be_asked_may_be_captured(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(stream: Any) -> bool:
+        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
+
+    monkeypatch.setattr(accelerator.events, "is_capturing", raises)
+    assert device.capturing(Streams([(0, 0, 1)], []))
+
+
+def test_what_torch_does_not_see_is_undone(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    undone: list[int] = []
+    runtime = types.SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=undone.append)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(accelerator, "_driver", lambda: None)
+    monkeypatch.setattr(accelerator, "_is_pinned", lambda address: False)
+    assert "torch does not see it" in device.register(0x7000_0000_1000, 4096)
+    assert undone == [0x7000_0000_1000]
+
 
 # --------------------------------------------------------------------------------------------------- other accelerators
 

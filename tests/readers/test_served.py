@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import types
+
 import pytest
 from served import printed
+
+from shmloader.readers.server import Server, _close, _Reader
 
 COPIES = pytest.mark.parametrize("copy", [True, False], ids=["copies", "shared"])
 
@@ -219,6 +225,21 @@ end(server)
     assert printed(text) == [*map(str, range(20)), "True"]
 
 
+def test_a_job_that_joins_behind_the_last_batch_of_an_epoch_begins_with_the_next_one() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+first = attached()
+batches = iter(first)
+for _ in range(20):
+    next(batches)
+first.close()  # the end of the epoch was sent to it, and it has not read that
+second = attached()
+print([k[0].item() // 4 for _, k in second] == list(range(20)))
+end(server)
+"""
+    assert printed(text) == ["True"]
+
+
 @COPIES
 def test_jobs_that_come_and_go_at_once_lose_nothing_and_repeat_nothing(copy: bool) -> None:
     """The server may hear that a job has come before it hears that the former one has gone, and while it sends."""
@@ -236,6 +257,41 @@ end(server)
 """
     )
     assert printed(text) == ["[]"]
+
+
+def test_the_server_hears_what_a_job_has_read_also_if_that_has_left_messages_unread() -> None:
+    """The kernel reports such an end by an error, once, before it gives what that end had sent."""
+    sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader = _Reader(sock)
+    try:
+        reader.hello = {}
+        sock.send(b"not read")
+        theirs.send(struct.pack("Q", 7))
+        theirs.close()
+        heard: list[int] = []
+        assert not Server._hear(types.SimpleNamespace(_come_back=lambda number, _: heard.append(number)), reader)
+        assert heard == [7]
+    finally:
+        _close(reader)
+
+
+def test_jobs_that_keep_all_slots_together_hold_up_nobody() -> None:
+    """Each keeps two, as it may, of other times; then all get copies, from the slot that nobody keeps."""
+    text = """
+def keeps(at):
+    job, kept, read = attached(copy=False), [], 0
+    while read < 400:
+        for rows in job:
+            read += 1
+            if read > 2 * at and len(kept) < 2:
+                kept.append((rows, rows[0, 0].item()))
+    os.write(1, f"{all((rows[k] == number + k).all() for rows, number in kept for k in range(4))}\\n".encode())
+
+server = forked(serve_for, 5, loader(Big()))
+print(*[os.waitpid(pid, 0)[1] for pid in [forked(keeps, at) for at in range(5)]])
+end(server)
+"""
+    assert printed(text) == [*["True"] * 5, "0 0 0 0 0"]
 
 
 def test_an_epoch_that_only_waiting_jobs_would_read_is_broken_off() -> None:

@@ -88,25 +88,6 @@ def test_the_rest_of_an_epoch_and_those_after_it(kind: Any, generators: str) -> 
         check(made(kind, form, generators), made(kind, form, generators), taken)
 
 
-@pytest.mark.parametrize("generators", GENERATORS)
-@pytest.mark.parametrize("kind", [AtOnce, Lazy])
-def test_saved_twice_before_the_first_batch(kind: Any, generators: str) -> None:
-    for form in FORMS:
-        first, second = made(kind, form, generators), made(kind, form, generators)
-        torch.manual_seed(0)
-        iter(first)
-        second.load_state_dict(through_json(first.state_dict()))
-        batches = iter(second)
-        state, of_global = through_json(second.state_dict()), torch.get_rng_state()
-        assert state == through_json(first.state_dict())
-        wanted = [run(batches), run(second), run(second)]
-        torch.manual_seed(99)
-        again = made(kind, form, generators)
-        again.load_state_dict(state)
-        torch.set_rng_state(of_global)
-        assert [run(again) for _ in range(3)] == wanted
-
-
 def test_a_state_saved_again_before_the_first_batch_says_what_was_drawn() -> None:
     """With workers the seed of a RandomSampler is drawn in iter(), and must not be drawn again later."""
 
