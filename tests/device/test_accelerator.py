@@ -5,6 +5,7 @@ test_gpu.py and tests/software_cuda show what it does with CUDA.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import Any
 
@@ -63,6 +64,21 @@ def test_a_stream_that_cannot_be_asked_may_be_captured(device: Cuda, monkeypatch
 
     monkeypatch.setattr(accelerator.events, "is_capturing", raises)
     assert device.capturing(Streams([(0, 0, 1)], []))
+
+
+def test_a_consumer_that_captures_a_graph_waits_for_the_copy_itself(
+    device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream may not wait for what is outside of the graph."""
+    waited: list[str] = []
+    stream: Any = types.SimpleNamespace(wait_event=lambda event: waited.append("the stream"))
+    copied: Any = types.SimpleNamespace(synchronize=lambda: waited.append("the thread"))
+    monkeypatch.setattr(accelerator, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    for captures in (True, False):
+        monkeypatch.setattr(accelerator.events, "is_capturing", lambda stream, captures=captures: captures)
+        device.arrive(copied, [torch.zeros(1)])  # on the CPU: nothing is kept for a stream
+    assert waited == ["the thread", "the stream"]
 
 
 def test_what_torch_does_not_see_is_undone(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
