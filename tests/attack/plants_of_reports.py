@@ -310,7 +310,7 @@ OF_SAMPLERS = (
                 "            self._pickled = _pickled_state(keeper)\n        except () as error:",
             ),
         ),
-        tests=(f"{ASKED}test_epochs_are_torchs", f"{ASKED}test_an_error_belongs_to_its_place"),
+        tests=(f"{ASKED}test_epochs_are_torchs",),
         attack=True,
     ),
     Plant(

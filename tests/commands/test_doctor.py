@@ -82,12 +82,6 @@ def test_quotas_of_version_1(groups: pathlib.Path) -> None:
     assert limits.available_memory() == 600
 
 
-def test_a_controller_without_a_link(groups: pathlib.Path) -> None:
-    (groups / "membership").write_text("5:cpu,cpuacct:/x\n")
-    write_files(groups / "cpu,cpuacct" / "x", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
-    assert cores.cores().quota == 1.5
-
-
 @pytest.mark.parametrize(
     ("quota", "ranks", "workers", "spins"),
     [(None, 1, 2, True), (2, 1, 2, False), (4, 1, 2, True), (3.9, 1, 2, False), (4, 2, 2, False), (64, 1, 63, False)],
@@ -169,27 +163,24 @@ def test_shm_that_is_too_small(mount: Any) -> None:
     assert "--shm-size=512m" in found.remedy and "remount,size=512m" in found.remedy
 
 
-def test_shm_that_is_mounted_read_only(mount: Any) -> None:
-    mount(64 * MiB, 64 * MiB, os.ST_RDONLY)
-    found = machine.shm(wanted())
-    assert found.level == "attention" and found.state.endswith("and it is read-only")
-    assert found.remedy == "mount -o remount,rw /dev/shm"
-
-
-def test_shm_that_nobody_may_write_to(mount: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    mount(64 * MiB, 64 * MiB)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert machine.shm(SMALL).remedy == "chmod 1777 /dev/shm"
-
-
-@pytest.mark.parametrize(("kind", "is_memory"), [("tmpfs", True), ("ramfs", True), ("xfs", False), ("overlay", False)])
-def test_shm_that_is_on_a_disk(kind: str, is_memory: bool, mount: Any) -> None:
-    mount(64 * MiB, 64 * MiB, kind=kind)
+@pytest.mark.parametrize(
+    ("how", "may_write", "state", "remedy"),
+    [
+        ({"kind": "ramfs"}, True, None, ""),
+        ({"kind": "xfs"}, True, "and it is xfs, no tmpfs", "SHMLOADER_RING_MEMORY=memfd"),
+        ({"flags": os.ST_RDONLY}, True, "and it is read-only", "mount -o remount,rw /dev/shm"),
+        ({}, False, "", "chmod 1777 /dev/shm"),
+    ],
+    ids=["memory", "a disk", "read-only", "not to be written to"],
+)
+def test_how_shm_is_mounted(
+    how: dict[str, Any], may_write: bool, state: str | None, remedy: str, mount: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount(64 * MiB, 64 * MiB, **how)
+    monkeypatch.setattr(os, "access", lambda path, mode: may_write)
     found = machine.shm(SMALL)
-    assert (found.level == "fine") is is_memory
-    if not is_memory:
-        assert found.level == "attention" and found.state.endswith(f"and it is {kind}, no tmpfs")
-        assert "-t tmpfs" in found.remedy and "SHMLOADER_RING_MEMORY=memfd" in found.remedy
+    assert found.level == ("fine" if state is None else "attention")
+    assert found.state.endswith(state or "") and remedy in found.remedy
 
 
 def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,24 +264,18 @@ def test_processes(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert machine.processes(wanted(workers=10)).level == "attention"
 
 
-def test_a_ring_that_can_be_made_and_one_that_cannot() -> None:
+def test_a_ring_that_can_be_made_and_those_that_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*value: Any) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
     found = machine.addresses(SMALL)
     assert found.level == "fine" and found.state.startswith("5 slots of up to ")
     found = machine.addresses(wanted(workers=1 << 16))
     assert found.level == "attention" and "at most 65535" in found.meaning
-
-
-def test_a_limit_on_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 3 * MiB  # and the ring has four slots
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
-    found = machine.addresses(SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.resource, "getrlimit", lambda which: (3 * MiB, resource.RLIM_INFINITY))
+        found = machine.addresses(SMALL)
     assert found.level == "attention" and "3.0 MiB (ulimit -v)" in found.meaning and "ulimit -v" in found.remedy
-
-
-def test_a_kernel_that_makes_no_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*value: Any) -> int:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
     monkeypatch.setattr(os, "memfd_create", refuses)
     found = machine.addresses(SMALL)
     assert found.level == "note" and "MemoryError" in found.meaning and "memfd_create is refused" in found.remedy
@@ -469,22 +454,13 @@ def test_from_a_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*value: Any, **and_: Any) -> None:
-        raise BrokenPipeError
-
-    class Out:
-        write, flush = gone, gone
-        isatty = staticmethod(lambda: False)
-        fileno = staticmethod(lambda: end)
-
-    end = os.open(os.devnull, os.O_WRONLY)
-    try:
+    ready, end = os.pipe()
+    os.close(ready)
+    with open(end, "w") as out:
         monkeypatch.setattr(command, "examine", findings("fine"))
-        monkeypatch.setattr(sys, "stdout", Out())
+        monkeypatch.setattr(sys, "stdout", out)
         assert line.main(["doctor"]) == 141
-    finally:
         monkeypatch.undo()
-        os.close(end)
 
 
 def test_another_error_is_not_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,6 @@ def test_a_consumer_that_never_waits_ends_it() -> None:
     assert {value.schedule for value in model.measured} == {"round_robin"}
 
 
-def test_more_workers_that_make_it_worse() -> None:
-    model = Model(lambda setting: 1 / setting.num_workers + 0.05 * setting.num_workers)
-    assert model.search(64).run().setting.num_workers in (4, 5)
-
-
 def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
     def batch_s(setting: Setting) -> float:
         return (0.5 if setting.schedule == "steal" else 1.0) / min(setting.num_workers, 8)
@@ -92,21 +87,6 @@ def test_what_the_memory_does_not_hold_is_never_measured() -> None:
         assert pick.setting == (Setting(16, chunk_size=4) if batch_size else Setting(9, 1))
 
 
-def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
-    grown: list[int] = []
-    model = Model(lambda setting: 1 / min(setting.num_workers, 8))
-    search = model.search(8, lambda setting: setting.num_workers * (200 if grown else 1), budget=1000)
-    measure = search.measure
-
-    def grows(setting: Setting, seconds: float) -> Sample:
-        if setting.num_workers == 8:
-            grown.append(1)
-        return measure(setting, seconds)
-
-    search.measure = grows
-    assert search.run().setting.num_workers <= 5
-
-
 def test_a_setting_that_fails_is_passed_over() -> None:
     model = Model(lambda value: float("inf") if value.num_workers > 4 else 1 / value.num_workers)
     search = model.search(64)
@@ -114,6 +94,17 @@ def test_a_setting_that_fails_is_passed_over() -> None:
     assert any(row.failure == "MemoryError: no" for row in search.rows.values())
     with pytest.raises(RuntimeError, match="even one worker could be measured: MemoryError: no"):
         Model(lambda value: float("inf")).search(64).run()
+
+
+def test_a_dataset_that_fails_later_is_named() -> None:
+    measured: list[Setting] = []
+
+    def measure(setting: Setting, seconds: float) -> Sample:
+        measured.append(setting)
+        return Sample(1.0, 1.0, 10) if len(measured) == 1 else Sample(0.0, 0.0, 0, "sample 7 cannot be read")
+
+    with pytest.raises(RuntimeError, match="failed while it was measured: sample 7 cannot be read"):
+        Search(measure, lambda setting: 1, 100, 60.0, 8).run()
 
 
 def test_the_time_is_kept_and_what_it_did_not_allow_is_reported() -> None:
@@ -143,6 +134,28 @@ def test_a_measurement_that_the_end_cuts_short_does_not_count() -> None:
     assert all(row.runs == 1 and not row.failure for row in search.rows.values())
 
 
+def test_an_option_that_is_given_is_not_varied() -> None:
+    model = Model(lambda setting: 1 / setting.num_workers)
+    fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
+    assert model.search(3, fixed=fixed).run().setting == Setting(3, 4, "steal")
+    assert set(model.measured) == {Setting(3, 4, "steal")}
+
+
+def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
+    grown: list[int] = []
+    model = Model(lambda setting: 1 / min(setting.num_workers, 8))
+    search = model.search(8, lambda setting: setting.num_workers * (200 if grown else 1), budget=1000)
+    measure = search.measure
+
+    def grows(setting: Setting, seconds: float) -> Sample:
+        if setting.num_workers == 8:
+            grown.append(1)
+        return measure(setting, seconds)
+
+    search.measure = grows
+    assert search.run().setting.num_workers <= 5
+
+
 def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
     given: list[float] = []
     model = Model(lambda setting: 2.5 / setting.num_workers)
@@ -159,13 +172,6 @@ def test_contenders_are_measured_again_in_turns() -> None:
     search.run()
     last = model.measured[-4:]
     assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
-
-
-def test_an_option_that_is_given_is_not_varied() -> None:
-    model = Model(lambda setting: 1 / setting.num_workers)
-    fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
-    assert model.search(3, fixed=fixed).run().setting == Setting(3, 4, "steal")
-    assert set(model.measured) == {Setting(3, 4, "steal")}
 
 
 def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:

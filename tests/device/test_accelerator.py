@@ -1,82 +1,33 @@
-"""What accelerator.py does to a device: what is page-locked, waited for and found, on a double (cuda_double.py).
+"""What accelerator.py does where no device is needed: which streams a copy may be on, other makes, which one is found.
 
-test_gpu.py and tests/software_cuda hold the same on torch's own CUDA; this is for machines that have neither.
+test_gpu.py and tests/software_cuda show what it does with CUDA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import types
 from typing import Any
 
 import pytest
 import torch
-from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader.device import accelerator, captures
+from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator as Other
 from shmloader.device.accelerator import Cuda, Streams
+from shmloader.private import of_torch
 
-ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
-WAYS = pytest.mark.parametrize("way", ["driver", "runtime"])
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDouble]:
-    accelerator._primary_context.cache_clear()
-    yield CudaDouble(monkeypatch)
-    accelerator._primary_context.cache_clear()
+# ----------------------------------------------------------------------------- what no loop on a device comes to
 
 
 @pytest.fixture
-def device(cuda: CudaDouble) -> Cuda:
+def device(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """One of three devices, of which the first two are in use; none is there."""
+    current = {0: (0, 0, 1), 1: (7, 1, 1), 2: (14, 2, 1)}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(current))
+    monkeypatch.setattr(of_torch, "current_cuda_stream", current.__getitem__)
+    monkeypatch.setattr(of_torch, "has_primary_context", lambda index: index < 2)
     return Cuda(torch.device("cuda", 1))
-
-
-# --------------------------------------------------------------------------------------------------------- page-locking
-
-
-def by(way: str, cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "runtime":
-        cuda.without_driver(monkeypatch)
-
-
-@WAYS
-def test_a_slot_is_page_locked_and_given_back(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) == ""
-    assert cuda.locked == {ADDRESS_OF_SLOT: SIZE_OF_SLOT} and cuda.in_all_contexts
-    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) != "", "it is already"
-    device.unregister(ADDRESS_OF_SLOT)
-    assert not cuda.locked and not cuda.contexts, "the thread's context is what it was"
-
-
-@WAYS
-def test_a_refusal_is_reported_and_leaves_nothing_behind(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    cuda.refuses = 801
-    assert "NOT_SUPPORTED" in (why := device.register(ADDRESS_OF_SLOT, 4096)) or "801" in why
-    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "otherwise the next kernel raises it"
-
-
-@WAYS
-def test_what_torch_does_not_see_is_undone(
-    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by(way, cuda, monkeypatch)
-    cuda.sees_locked = False
-    assert "torch does not see it" in device.register(ADDRESS_OF_SLOT, 4096)
-    assert not cuda.locked
-
-
-def test_nothing_is_not_page_locked(cuda: CudaDouble, device: Cuda) -> None:
-    assert "nothing to page-lock" in device.register(ADDRESS_OF_SLOT, 0), "which is no fault of the memory"
-
-
-# --------------------------------------------------------------------------------------------------- streams and events
 
 
 HERE = {(0, 0, 1), (7, 1, 1)}  # current in this thread, on the devices that are in use
@@ -103,67 +54,41 @@ def test_the_streams_that_a_copy_may_be_on(
     assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
     assert found.all is (noted != [[ADDRESS]])
     assert found.unknown in ({None} if lent is None else {(7, 1, 1), ADDRESS}), "which nobody was seen to choose"
-
-
-def test_streams_that_cannot_be_watched_are_unknown(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "WATCHED", False)
     assert not device.streams([], 5).all
 
 
-def test_events_pass_when_all_that_was_on_the_streams_is_done(cuda: CudaDouble, device: Cuda) -> None:
-    those = [(0, 0, 1), OURS]
-    left = torch.cuda.Event()
-    cuda.work(*those, GONE)
-    left.record(cuda.stream(*GONE[:2]))  # of a stream that is gone by now
-    events = device.record(Streams(those, [left]))
-    for number in (*those, GONE):
-        assert not all(map(device.passed, events)), "one of them has something to do"
-        cuda.finish(number)
-    cuda.work(*those)  # which begins after the batch has died
-    assert all(map(device.passed, events))
-
-
-@pytest.mark.parametrize("where", ["here", "on one of them", "nowhere"])
-def test_whether_a_graph_is_captured(where: str, cuda: CudaDouble, device: Cuda) -> None:
-    those = Streams([(4, 0, 1), (5, 0, 1)], [])
-    with cuda.capturing({"here": (7, 1, 1), "on one of them": (5, 0, 1), "nowhere": (9, 0, 1)}[where]):
-        assert device.capturing(those) is (where != "nowhere")
-
-
-def test_a_stream_that_cannot_be_asked_may_be_captured(
-    cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raises() -> bool:
+def test_a_stream_that_cannot_be_asked_may_be_captured(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(stream: Any) -> bool:
         raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
 
-    monkeypatch.setattr(cuda.stream(0, 0), "is_capturing", raises)
+    monkeypatch.setattr(accelerator.events, "is_capturing", raises)
     assert device.capturing(Streams([(0, 0, 1)], []))
 
 
-def test_calls_break_no_capture_in_the_relaxed_mode_alone(cuda: CudaDouble, device: Cuda) -> None:
-    with pytest.raises(KeyError), device.relaxed():
-        assert cuda.mode == RELAXED
-        raise KeyError
-    assert cuda.mode == GLOBAL, "it is given back"
+def test_a_consumer_that_captures_a_graph_waits_for_the_copy_itself(
+    device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream may not wait for what is outside of the graph."""
+    waited: list[str] = []
+    stream: Any = types.SimpleNamespace(wait_event=lambda event: waited.append("the stream"))
+    copied: Any = types.SimpleNamespace(synchronize=lambda: waited.append("the thread"))
+    monkeypatch.setattr(accelerator, "relaxed", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    for captures in (True, False):
+        monkeypatch.setattr(accelerator.events, "is_capturing", lambda stream, captures=captures: captures)
+        device.arrive(copied, [torch.zeros(1)])  # on the CPU: nothing is kept for a stream
+    assert waited == ["the thread", "the stream"]
 
 
-def test_a_refused_exchange_is_as_before_cuda_is_initialised(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captures, "_exchange", lambda: lambda mode: 3)
-    with device.relaxed():
-        pass
-    assert captures.exchange_mode(RELAXED) == GLOBAL
-
-
-@pytest.mark.parametrize("captures", [False, True])
-def test_a_consumer_comes_behind_the_copy(captures: bool, cuda: CudaDouble, device: Cuda) -> None:
-    copied = torch.cuda.Event()
-    cuda.work(OURS)
-    copied.record(cuda.stream(*OURS[:2]))
-    consumer = cuda.stream(7, 1)
-    consumer.captures = captures  # then it may not wait for what is outside of its graph: the thread does
-    device.arrive(copied, [torch.zeros(1)])  # on the CPU: nothing is kept for a stream
-    assert consumer.is_behind(copied) and copied.query() is captures, "without a capture nobody waits on the host"
-    assert cuda.mode == GLOBAL
+def test_what_torch_does_not_see_is_undone(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    undone: list[int] = []
+    runtime = types.SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=undone.append)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(accelerator, "_driver", lambda: None)
+    monkeypatch.setattr(accelerator, "_is_pinned", lambda address: False)
+    assert "torch does not see it" in device.register(0x7000_0000_1000, 4096)
+    assert undone == [0x7000_0000_1000]
 
 
 # --------------------------------------------------------------------------------------------------- other accelerators
@@ -221,7 +146,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 def test_another_accelerator_page_locks_nothing(module: Module) -> None:
     device = Other(torch.device("xpu", 2))
-    assert not device.registers and "xpu" in device.register(ADDRESS_OF_SLOT, 4096)
+    assert not device.registers and "xpu" in device.register(0x7000_0000_1000, 4096)
 
 
 def test_another_accelerator_copies_on_a_stream_of_its_own(module: Module) -> None:
@@ -251,7 +176,7 @@ def test_another_accelerator_has_objects_move_themselves(module: Module) -> None
 
 
 @pytest.fixture
-def present(cuda: CudaDouble, module: Module, monkeypatch: pytest.MonkeyPatch) -> Any:
+def present(module: Module, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have torch say that this kind of accelerator is there, and whether torch was built for CUDA."""
 
     def say(kind: str, built: bool = True) -> None:

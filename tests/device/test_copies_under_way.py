@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from at_line import AtLine
-from gpu_double import DoubleGpu, Event, installed
+from gpu_double import DoubleGpu, installed
 from page_locked import Numbered, pinned, settled
 
-from shmloader.device import captures, pinning
+from shmloader.device import pinning
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
 
@@ -152,22 +152,6 @@ def test_nothing_waits_for_a_device_that_does_nothing(gpu: Any) -> None:
     assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(on_device))
 
 
-def test_if_the_streams_are_unknown_all_are_waited_for(gpu: Any) -> None:
-    double = gpu(lag=40)
-
-    def current(index: int) -> int:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("not here")
-        return 0
-
-    loader = iter(pinned(Numbered(100)))
-    loader._ring.slots.guard_with(current, (0,))
-    found = list(other_thread(double, loader))
-    assert double.synchronized > 0
-    double.synchronize()
-    assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(found))
-
-
 def test_spare_slots_of_zero_copies_every_batch(gpu: Any) -> None:
     double = gpu()
     assert len(list(pinned(Numbered(20), spare_slots=0))) == 20
@@ -225,35 +209,6 @@ def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) 
     double.captured.clear()
     next(iterator)
     assert [5] not in [noted for _, noted in slots.returns()]
-
-
-@pytest.mark.parametrize("seen", [False, True])
-def test_a_capture_that_begins_while_events_are_recorded(gpu: Any, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are recorded again: an event of a capture can be neither queried nor waited for."""
-    double = gpu()
-    iterator = iter(pinned(Numbered(100)))
-    for _ in range(50):
-        next(iterator)
-    settled(iterator)
-    record = double.record
-
-    def late(streams: Any) -> Any:
-        if seen:
-            double.captured = {0}  # it still goes on behind the record
-        else:
-            captures.count_capture()  # it has ended already
-        monkeypatch.setattr(double, "passed", lambda event: pytest.fail("an event of a capture is asked"))
-        return [Event()]
-
-    monkeypatch.setattr(double, "record", late)
-    next(iterator)
-    next(iterator)
-    assert len(iterator._ring.slots.returns()) >= 2 and not iterator._ring.slots.awaiting()
-    monkeypatch.undo()
-    double.captured, double.record = set(), record
-    next(iterator)
-    next(iterator)
-    assert len(iterator._ring.slots.returns()) == 1
 
 
 def test_an_interrupt_at_any_line_loses_no_slot(gpu: Any) -> None:

@@ -20,8 +20,6 @@ import pytest
 import torch
 from conftest import Augmented, assert_same, seed_all
 from gpu_double import DoubleGpu, installed
-from scripts import run_script
-from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
 from shmloader.batch.replace_tensors import replaced, tensors_of
@@ -72,19 +70,6 @@ def test_all_batches_arrive_in_order(gpu: Any, workers: int, lag: int) -> None:
     batches = list(on_device_loader(Numbered(200), num_workers=workers))
     assert len(batches) == 200 and right(double, batches)
     assert "shmloader_ahead" in double.threads
-
-
-def test_slots_are_page_locked_and_not_copied_on_the_host(gpu: Any) -> None:
-    double = gpu()
-    iterator = iter(on_device_loader(Numbered(300)))
-    for _ in range(100):
-        next(iterator)
-    time.sleep(0.2)
-    clones = double.clones
-    for _ in range(150):
-        next(iterator)
-    assert double.clones == clones < 60
-    iterator.close()
 
 
 class Shared(torch.utils.data.Dataset):
@@ -192,14 +177,6 @@ def test_with_other_options(gpu: Any, options: dict[str, Any]) -> None:
     assert sorted(int(batch[0]) for batch in batches) == list(range(40))
 
 
-class Slow(Numbered):
-    """All but the first items take long."""
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(10 if index else 0)
-        return index
-
-
 def test_batches_in_chunks(gpu: Any) -> None:
     double = gpu(lag=5)
     loader = on_device_loader(Numbered(400), batch_size=8, chunk_size=2, schedule="steal")
@@ -215,16 +192,6 @@ def test_jobs(gpu: Any) -> None:
         batches = [next(loader) for _ in range(30)]
     double.synchronize()
     assert all(torch.equal(batch, torch.ones(4, 3)) for batch in batches)
-
-
-def test_the_error_of_a_worker_that_dies_names_what_it_held(gpu: Any) -> None:
-    gpu()
-    iterator = iter(on_device_loader(Slow(), num_workers=1))
-    next(iterator)
-    threading.Timer(0.3, iterator._workers[0].kill).start()
-    with pytest.raises(RuntimeError, match=r"(?s)DataLoader worker \(pid.*It held batch 1 of this epoch"):
-        next(iterator)
-    iterator.close()
 
 
 @pytest.mark.filterwarnings("ignore:the ring could not be page-locked")
@@ -290,26 +257,6 @@ def test_the_structure_is_kept() -> None:
     assert_same(moved[:2] + moved[3:], wanted[:2] + wanted[3:])
     assert_same(moved[2], (torch.ones(1) * 2, [0, 1, 2]))  # as torch's pin_memory() has it
     assert moved[4].tag == "kept" and batch[4]["x"].sum() == 2, "the batch itself is as it was"
-
-
-def test_objects_that_move_themselves() -> None:
-    packed = pack_sequence([torch.ones(2), torch.ones(1)])
-    asked: list[Any] = []
-    moved = replaced(
-        [Movable(torch.ones(1)), packed], lambda tensor: tensor, lambda value: asked.append(value) or value
-    )
-    assert [type(value) for value in asked] == [Movable, PackedSequence] and moved[1] is packed
-    assert [tensor.numel() for tensor in tensors_of([Movable(torch.ones(5)), packed])].count(5) == 1
-
-
-def test_tensors_of_a_cycle_and_of_slots() -> None:
-    class Slotted:
-        __slots__ = ("data", "unset")
-
-    slotted = Slotted()
-    slotted.data = [torch.ones(1)]
-    slotted.data.append(slotted.data)
-    assert len(list(tensors_of({"a": slotted}))) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -390,38 +337,6 @@ def test_a_stop_iteration_of_on_device_is_an_error_and_no_end(gpu: Any, device: 
             next(iterator)
     with pytest.raises(StopIteration):
         next(iterator)
-
-
-@pytest.mark.long
-def test_ctrl_c_while_a_batch_is_late() -> None:
-    ran = run_script(
-        """
-        import os, signal, threading, time
-        import shmloader, shmloader.device.accelerator
-        from gpu_double import DoubleGpu
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have it ignored
-        double = DoubleGpu()
-        shmloader.device.accelerator.find = lambda device=None: double
-        shmloader.device.accelerator.kind = lambda: "cuda"
-        shmloader.device.accelerator.count = lambda: 1
-
-        class Slow:
-            def __len__(self): return 9
-            def __getitem__(self, index): time.sleep(index and 2); return index
-
-        iterator = iter(shmloader.DataLoader(Slow(), num_workers=1, device="cuda", batch_size=None))
-        next(iterator)
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        began = time.monotonic()
-        try:
-            next(iterator)
-        except KeyboardInterrupt:
-            print("interrupted")
-        iterator.close()
-        print("closed", time.monotonic() - began < 4)
-        """
-    )
-    assert (ran.status, ran.out) == (0, "interrupted\nclosed True\n"), ran.err
 
 
 # ------------------------------------------------------------------------------------------------------------- the end
@@ -611,16 +526,3 @@ def test_normalize_on_device() -> None:
     for bad in (((0.5,), (0.5, 0.5)), ((0.5,), (0.0,))):
         with pytest.raises(ValueError, match="one value for each channel"):
             normalize_on_device(*bad)
-
-
-def test_normalize_on_device_as_on_device() -> None:
-    class Images(Numbered):
-        def __getitem__(self, index: int) -> Any:
-            return torch.full((3, 4, 4), index, dtype=torch.uint8), index
-
-    loader = shmloader.DataLoader(
-        Images(8), batch_size=4, num_workers=1, device="cpu", on_device=normalize_on_device((0,) * 3, (1 / 255,) * 3)
-    )
-    images, labels = next(iter(loader))
-    assert images.dtype is torch.float16 and images.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(images[:, 0, 0, 0].long(), labels)

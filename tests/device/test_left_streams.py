@@ -39,31 +39,3 @@ def test_a_stream_whose_event_has_passed_is_still_known_to_be_left() -> None:
         """
     )
     assert ran.out.split() == ["known"], ran.err
-
-
-def test_an_event_counts_though_another_one_cannot_be_asked() -> None:
-    """To ask for the event of another stream may raise: a graph is captured there, or the device has failed."""
-    ran = run_script(
-        """
-        import contextlib
-        import shmloader
-        from shmloader.core.cuda import since, moment, watch, watched
-        from shmloader.device import events, streams
-
-        def cannot_be_asked(event):
-            raise RuntimeError("captured")
-
-        events.record, events.passed = (lambda stream: stream), cannot_be_asked
-        events.is_capturing = lambda stream: False
-        streams.relaxed = contextlib.nullcontext
-        now = [(0, 0, 1)]
-        watch(lambda device: now[0], streams._mark, [0])
-        choose = watched(lambda stream: now.__setitem__(0, stream), lambda stream: 0)
-        lent, others = moment(), [(0x7000, 0, 1), (0x8000, 0, 1)]
-        for stream in others:
-            choose(stream)
-            choose((0, 0, 1))
-        print(since(lent) == (set(), set(others), others))
-        """
-    )
-    assert ran.out.split() == ["True"], ran.err

@@ -17,10 +17,8 @@ import torch
 from conftest import ASKS_CUDA_ALONE, assert_same
 from gpu_double import installed
 from page_locked import Numbered, pinned, settled, wait_for
-from scripts import run_script
 
 import shmloader
-from shmloader.core.trainer import TrainerSide
 from shmloader.device import pinning
 from shmloader.device.prefetch import Prefetcher
 from shmloader.trainer.iterator import RingIterator
@@ -122,20 +120,6 @@ def test_custom_types_page_lock_themselves(gpu: Any, refused: bool) -> None:
         assert batch["custom"].was_pinned and double.is_pinned(batch["custom"].data)
         assert_same(batch["custom"].data[:, 0], torch.tensor([2 * k, 2 * k + 1]))
         assert batch["names"] == ["a"] and type(batch["array"]) is numpy.ndarray
-
-
-@pytest.mark.parametrize("batch", [torch.ones(2), [torch.ones(1), ("a", 2)], {"x": [["b"] * 9]}, numpy.ones(2), 3.5])
-def test_what_torch_would_leave_as_it_is_is_not_walked_through(batch: Any) -> None:
-    assert pinning._is_locked(batch, False)
-
-
-@pytest.mark.parametrize("batch", [Custom(torch.ones(1)), [[Custom(torch.ones(1))]], {"x": torch.Size([1])}])
-def test_what_may_have_a_way_of_its_own_is_handed_to_torch(batch: Any) -> None:
-    assert not pinning._is_locked(batch, False)
-
-
-def test_pickled_tensors_are_asked() -> None:
-    assert not pinning._is_locked([torch.ones(1)], True)  # no accelerator: nothing is pinned
 
 
 # ----------------------------------------------------------------------------------------------------------- refusals
@@ -292,42 +276,6 @@ def test_a_forked_child_frees_and_notes_nothing(gpu: Any) -> None:
     assert double.is_pinned(batch)
 
 
-@pytest.mark.long
-def test_the_interpreter_may_end_at_any_time() -> None:
-    ran = run_script(
-        """
-        import sys, time, warnings
-        warnings.simplefilter("ignore")
-        import shmloader, torch
-        from gpu_double import DoubleGpu
-        import shmloader.device.accelerator
-        double = DoubleGpu(lag=5)
-        shmloader.device.accelerator.find = lambda device=None: double
-        shmloader.device.accelerator.kind = lambda: "cuda"
-        shmloader.device.accelerator.count = lambda: 1
-
-        class Numbered(torch.utils.data.Dataset):
-            def __len__(self):
-                return 200
-
-            def __getitem__(self, index):
-                return torch.full((500,), index)
-
-        if __name__ == "__main__":
-            print(time.monotonic())
-            loaders = [
-                shmloader.DataLoader(Numbered(), num_workers=1, pin_memory=True),
-                shmloader.DataLoader(Numbered(), num_workers=1, device="cuda", persistent_workers=True),
-                shmloader.DataLoader(Numbered(), device="cuda"),
-            ]
-            iterators = [iter(loader) for loader in loaders]
-            batches = [next(iterator) for iterator in iterators for _ in range(9)]
-            print("end")
-        """
-    )
-    assert (ran.status, ran.err) == (0, "") and ran.out.endswith("\nend\n") and ran.seconds < 20
-
-
 # ------------------------------------------------------------------------------------------------------ no accelerator
 
 
@@ -343,10 +291,3 @@ def test_without_an_accelerator_torch_warns_and_nothing_is_slower() -> None:
         assert not iterator._pin_memory
     assert warned[0] == warned[1] and len(warned[1]) == (0 if ASKS_CUDA_ALONE else 1)
     assert isinstance(iterator, RingIterator) and iterator._pinning is None
-
-
-def test_a_ring_that_is_not_guarded_asks_nobody() -> None:
-    iterator = iter(shmloader.DataLoader(Numbered(10), num_workers=1))
-    ring: TrainerSide = iterator._ring
-    for _ in iterator:
-        assert not ring.slots.any_held_back

@@ -8,7 +8,6 @@ import pathlib
 import random
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -67,37 +66,6 @@ def test_a_batch_is_made_again_when_a_far_worker_was_killed(tmp_path: pathlib.Pa
     for each in (*here, *got) if options.get("schedule") else ():
         del each["worker"]
     assert_same(got, here)
-
-
-class Until:
-    """A sampler whose end is set while it is used."""
-
-    end: int | None = None
-
-    def __iter__(self) -> Iterator[int]:
-        at = 0
-        while self.end is None or at < self.end:
-            yield at % 26
-            at += 1
-
-
-def test_a_batch_is_not_blamed_for_far_workers_that_were_gone_before_it() -> None:
-    """A node dies, with three far workers that have nothing to do.  Their stand-ins claim the last batch in turn."""
-    far, sampler = Here(3), Until()
-    options: dict[str, Any] = {"schedule": "steal", "on_worker_death": "respawn", "far_workers": far}
-    with shmloader.DataLoader(DRAWN, sampler=sampler, batch_size=4, **options) as loader:
-        iterator = iter(loader)
-        got = [*next(iterator)["name"]]
-        sequences = iterator._worker_set._ring.sequences
-        while any(map(sequences.owes, range(3))) or sequences.awaited():
-            time.sleep(0.01)
-        assert far.session is not None
-        for k in range(3):
-            far.session.kill(k)
-        sampler.end = 4 * (sequences.next_open + 1)
-        for batch in iterator:
-            got += batch["name"]
-    assert got == [f"sample {at % 26}" for at in range(sampler.end)]
 
 
 def test_a_death_raises_and_names_the_far_worker(tmp_path: pathlib.Path) -> None:

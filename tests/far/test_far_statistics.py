@@ -7,7 +7,6 @@ import os
 import pathlib
 from typing import Any
 
-import pytest
 from compared import DRAWN
 from engine import Here
 
@@ -36,6 +35,9 @@ def test_statistics_name_the_machines_of_far_workers(tmp_path: pathlib.Path) -> 
         for k, _ in enumerate(loader):
             if k == 5:  # batches 0, 1 and 2 are there, so each far worker was ready
                 assert [worker.node for worker in loader.stats().workers] == [None, "node-1", "node-2"]
+                (held,) = Rings(os.getpid()).find()
+                shown = [cells(lane)[0] for lane in Watched().look(held).lanes]
+                assert shown == ["0", "1 on node-1", "2 on node-2"]
     assert [worker.node for worker in loader.stats().workers] == [None, "node-1", "node-2"]  # they are gone now
     text = str(loader.report())
     assert "far:      1 worker on node-1 made 2 batches, 29% of all" in text and "1 on node-1" in text
@@ -44,15 +46,3 @@ def test_statistics_name_the_machines_of_far_workers(tmp_path: pathlib.Path) -> 
     assert lanes == {"trainer", "worker 0", "worker 1 on node-1", "worker 2 on node-2"}
     local = str(shmloader.DataLoader(DRAWN, num_workers=1).report())
     assert "far:" not in local
-
-
-@pytest.mark.long
-def test_top_names_the_machines_of_far_workers() -> None:
-    with shmloader.DataLoader(DRAWN, batch_size=4, num_workers=1, far_workers=Here(1)) as loader:
-        iterator = iter(loader)
-        for _ in range(2):
-            next(iterator)
-        (held,) = Rings(os.getpid()).find()
-        shown = Watched().look(held)
-        assert [lane.node for lane in shown.lanes] == ["", "node-1"]
-        assert [cells(lane)[0] for lane in shown.lanes] == ["0", "1 on node-1"]

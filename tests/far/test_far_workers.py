@@ -7,7 +7,6 @@ import os
 import pathlib
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from compared import DRAWN, batches
@@ -17,11 +16,6 @@ from engine import Here
 from torch.utils.data import Dataset
 
 import shmloader
-
-
-def ragged(samples: list[Any]) -> list[Any]:
-    """A collate function whose batches are no tensors of one shape, and hold an object that only pickle carries."""
-    return [{"rows": torch.arange(len(each["name"])), "name": each["name"], "when": {1, 2}} for each in samples]
 
 
 class Witness(Drawn):
@@ -79,19 +73,10 @@ def test_batches_are_those_of_local_workers(local: int, far: int, options: dict[
     assert_same(by_far_workers, by_local_ones)
 
 
-def test_a_collate_function_gives_what_it_gives_here() -> None:
-    assert_same(batches(1, 1, collate_fn=ragged), batches(2, 0, collate_fn=ragged))
-
-
 @pytest.mark.parametrize("options", [{}, {"on_worker_death": "respawn"}], ids=str)
 def test_epochs_follow_each_other_with_workers_that_persist(options: dict[str, Any]) -> None:
     options = {"persistent_workers": True, **options}
     assert_same(batches(1, 1, epochs=3, **options), batches(2, 0, epochs=3, **options))
-
-
-@pytest.mark.long
-def test_each_epoch_with_workers_of_its_own() -> None:
-    assert_same(batches(1, 1, epochs=2), batches(2, 0, epochs=2))
 
 
 class Bad(Drawn):
@@ -155,26 +140,6 @@ def test_a_batch_for_which_there_is_no_memory_is_the_error_of_local_workers() ->
     assert refused and all(each.kind is MemoryError for each in refused)
     assert_same([each for each in by_far_workers if isinstance(each, torch.Tensor)],
                 [each for each in by_local_ones if isinstance(each, torch.Tensor)])  # fmt: skip
-
-
-class Names(Dataset[Any]):
-    """Its columns are frozen."""
-
-    def __init__(self) -> None:
-        self.names = [f"name {index}" for index in range(2000)]
-        self.numbers = numpy.arange(2000)
-
-    def __len__(self) -> int:
-        return 2000
-
-    def __getitem__(self, index: int) -> Any:
-        return self.names[index], self.numbers[index]
-
-
-@pytest.mark.long
-def test_a_frozen_dataset_travels() -> None:
-    frozen = shmloader.freeze(Names())
-    assert_same(batches(1, 1, dataset=frozen), batches(2, 0, dataset=Names()))
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
-import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from scripts import run_script
 from served import printed, server_of
 
 import shmloader
 from shmloader.core.served_side import VERSION
-from shmloader.readers import reading
-from shmloader.readers.connection import FAILED, Listener, address_of, connect_to, peer_of
+from shmloader.readers.connection import Listener, address_of, connect_to, peer_of
 from shmloader.readers.server import serve
 
 HELLO = {"version": VERSION, "join": "batch", "shares": False}
@@ -39,14 +36,17 @@ def test_a_server_that_is_killed_ends_all_at_once_and_batches_stay_valid(copy: b
 server = forked(serve, loader(Big()), NAME)
 job = attached(copy=COPY)
 batches = iter(job)
-rows = next(batches)
+rows, got = next(batches), []
 fresh = attached()
+time.sleep(0.5)  # it has sent as many as it may lend
 os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 try:
-    got = [each[0, 0].item() for each in batches]
+    for each in batches:
+        got.append(each[0, 0].item())
 except RuntimeError as error:
     print("has ended. All batches that it had sent were read" in str(error))
+print(got == list(range(4, 4 + 4 * len(got), 4)), len(got) > 2)
 try:
     iter(fresh)
 except ConnectionError as error:
@@ -56,24 +56,7 @@ rows.fill_(5)
 print(rows.sum().item())
 """
     )
-    assert printed(text) == ["True", "True", "[0.0, 1.0, 2.0, 3.0] True", "600000.0"]
-
-
-def test_all_batches_that_a_killed_server_had_sent_come_before_the_error() -> None:
-    text = """
-server = forked(serve, loader(Big()), NAME)
-batches = iter(attached())
-got = [next(batches)[0, 0].item()]
-time.sleep(0.5)  # it has sent as many as it may lend
-os.kill(server, signal.SIGKILL)
-os.waitpid(server, 0)
-try:
-    while True:
-        got.append(next(batches)[0, 0].item())
-except RuntimeError:
-    print(got == list(range(0, 4 * len(got), 4)), len(got) > 4)
-"""
-    assert printed(text) == ["True True"]
+    assert printed(text) == ["True", "True True", "True", "[0.0, 1.0, 2.0, 3.0] True", "600000.0"]
 
 
 def test_threads_that_wait_hear_of_the_servers_death_and_a_close_wakes_one() -> None:
@@ -201,35 +184,16 @@ try:
         assert torch.equal(each, each[:, :1].expand_as(each))
 except RuntimeError as error:
     print("This reader was dropped, because it held up the others for 0.3 seconds" in str(error))
-print(rows[:, 7].tolist(), got == [[k, k + 1., k + 2., k + 3.] for k in range(4, 4 + 4 * len(got), 4)])
+print(rows[:, 7].tolist(), got == [[k, k + 1., k + 2., k + 3.] for k in range(4, 4 + 4 * len(got), 4)],
+      sum(1 for _ in range(3) for _ in quick))
 quick.close()
 end(server)
 """
 
 
-def test_a_job_that_is_too_slow_is_dropped_and_gets_no_batch_that_was_filled_again() -> None:
-    assert printed("COPY = True" + SLOW) == ["True [0.0, 1.0, 2.0, 3.0]", "True", "[0.0, 1.0, 2.0, 3.0] True"]
-
-
-def test_a_dropped_job_that_shares_keeps_its_batches_and_holds_up_nobody() -> None:
-    text = """
-server = forked(lambda: serve(loader(Big()), NAME, patience=0.3))
-slow = attached(copy=False)
-batches = iter(slow)
-rows = [next(batches), next(batches)]
-quick = attached()
-print(sum(1 for _ in range(3) for _ in quick) >= 40, [each[:, 7].tolist() for each in rows])
-try:
-    for each in batches:
-        assert torch.equal(each, each[:, :1].expand_as(each))
-except RuntimeError as error:
-    print("This reader was dropped" in str(error))
-print(sum(1 for _ in range(3) for _ in quick) == 60, [each[:, 7].tolist() for each in rows])
-quick.close()
-end(server)
-"""
-    kept = "[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]"
-    assert printed(text) == [f"True {kept}", "True", f"True {kept}"]
+@pytest.mark.parametrize("copy", [True, False], ids=["copies", "shared"])
+def test_a_job_that_is_too_slow_is_dropped_and_gets_no_batch_that_was_filled_again(copy: bool) -> None:
+    assert printed(f"COPY = {copy}" + SLOW) == ["True [0.0, 1.0, 2.0, 3.0]", "True", "[0.0, 1.0, 2.0, 3.0] True 60"]
 
 
 def test_one_job_alone_is_never_too_slow_and_a_pause_of_all_drops_nobody() -> None:
@@ -416,13 +380,7 @@ def test_nobody_serves() -> None:
 def test_a_name_that_the_kernel_does_not_take(name: Any) -> None:
     with pytest.raises(ValueError, match=r"name should be a text of 1 to .* bytes"):
         shmloader.attach(name)
-
-
-def test_the_longest_name() -> None:
-    name = "x" * (108 - len(address_of("x")) + 1)
-    Listener(address_of(name)).close()
-    with pytest.raises(ValueError, match="name should be"):
-        address_of(name + "x")
+    Listener(address_of("x" * (108 - len(address_of("x")) + 1))).close()  # the longest one
 
 
 @pytest.mark.parametrize(
@@ -449,37 +407,6 @@ def test_what_is_no_loader_of_ours_cannot_be_served() -> None:
             ValueError, match=rf"should be a shmloader.DataLoader, but got a (builtins\.)?{kind}\. Have"
         ):
             serve(served, uuid.uuid4().hex)
-
-
-def test_a_loader_without_a_batch_ends_its_server() -> None:
-    text = """
-def served():
-    try:
-        serve(shmloader.DataLoader(range(3), batch_size=4, drop_last=True, num_workers=1, persistent_workers=True,
-                                   multiprocessing_context="fork"), NAME)
-    except ValueError:
-        os._exit(3)
-
-server = forked(served)
-try:
-    list(attached())
-except RuntimeError as error:
-    print("A loader that is served must give batches, but this one gave none in an epoch" in str(error))
-print(os.waitpid(server, 0)[1] >> 8)
-"""
-    assert printed(text) == ["True", "3"]
-
-
-def test_a_name_that_is_taken() -> None:
-    name = uuid.uuid4().hex
-    taken = Listener(address_of(name))
-    made = shmloader.DataLoader(range(4), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
-    try:
-        with pytest.raises(OSError, match="Another process serves under the name") as raised:
-            serve(made, name)
-        assert raised.value.errno == errno.EADDRINUSE
-    finally:
-        taken.close()
 
 
 def test_another_users_process_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,32 +462,6 @@ def test_whatever_one_process_sends_the_others_are_served() -> None:
             job.close()
 
 
-LACKING = """
-import os, resource, sys
-import shmloader
-name = sys.argv[1]
-batches = shmloader.attach(name)
-before = len(os.listdir("/proc/self/fd"))
-found = set()
-for more in range(-2, 6):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, 4096))
-    try:
-        next(iter(shmloader.attach(name)))
-        found.add("batch")
-    except (RuntimeError, OSError) as error:
-        found.add("limit" if "ulimit -n" in str(error) or "Too many open files" in str(error) else repr(error))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-print(sorted(found), len(os.listdir("/proc/self/fd")) == before)
-"""
-
-
-def test_a_job_that_may_open_no_more_files_says_so() -> None:
-    name = f"lacking {os.getpid()}"
-    with server_of(8, name):
-        ran = subprocess.run([sys.executable, "-c", LACKING, name], capture_output=True, text=True, timeout=100)
-    assert (ran.stdout, ran.stderr) == ("['batch', 'limit'] True\n", "")
-
-
 def test_a_server_that_may_open_no_more_files_refuses_and_says_so() -> None:
     text = """
 ready, limited = os.pipe()
@@ -585,50 +486,6 @@ end(server)
     assert printed(text) == ["True"] * 3 + ["20"]
 
 
-def test_a_refusal_is_read_although_the_server_closes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It closes without having read what the reader sent, and that resets the connection between two reads."""
-    name, answered, closed = f"test-{os.getpid()}-refuses", threading.Event(), threading.Event()
-    listener = Listener(address_of(name))
-
-    def refuse() -> None:
-        with listener.sock.accept()[0] as sock:
-            sock.send(pickle.dumps((FAILED, 0, "there is no room")))
-            assert answered.wait(20)
-        closed.set()
-
-    @contextlib.contextmanager
-    def held() -> Iterator[None]:
-        answered.set()
-        assert closed.wait(20)
-        yield
-
-    monkeypatch.setattr(reading, "held", held)
-    server = threading.Thread(target=refuse)
-    server.start()
-    with pytest.raises(RuntimeError, match="there is no room"):
-        reading.Reading(name, "batch", True)
-    server.join()
-    listener.close()
-
-
-def test_a_job_whose_addresses_are_limited_says_so() -> None:
-    text = """
-def limited():
-    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-    try:
-        iter(attached())
-    except MemoryError as error:
-        print("of the server's memory" in str(error) and "ulimit -v" in str(error))
-
-server = forked(serve, loader(), NAME)
-attached()
-os.waitpid(forked(limited), 0)
-print(sum(1 for _ in attached()))
-end(server)
-"""
-    assert printed(text) == ["True", "20"]
-
-
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -643,43 +500,55 @@ def test_the_command_serves_from_a_state_until_a_signal_and_says_what_is_wrong(t
 
     def command(*given: str) -> subprocess.Popen[str]:
         line = [sys.executable, "-m", "shmloader", "serve", *given, "--name", name]
-        return subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=os.environ | {"PYTHONPATH": os.getcwd()})  # fmt: skip
+        process = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+                                   env=os.environ | {"PYTHONPATH": os.getcwd()})  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"shmloader serves {given[0]} as {name!r} (pid {process.pid})\n"
+        return process
 
-    def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-        _, err = process.communicate(timeout=100)
-        return process.returncode, err
+    def refused(*given: str) -> tuple[int, str]:
+        """What the command ends with, in a process that has torch already."""
+        line = ["serve", *given, "--name", name]
+        ran = run_script(f"""
+            import os
+            from shmloader.commands.line import main
+            os.chdir({str(tmp_path)!r})
+            main({line})
+        """)
+        return ran.status, ran.err
+
+    def ended(process: subprocess.Popen[str]) -> int:
+        process.terminate()
+        process.communicate(timeout=100)
+        return process.returncode
 
     server = command("mine:loader", "--patience", "inf")
-    assert server.stdout is not None
-    assert server.stdout.readline() == f"shmloader serves mine:loader as {name!r} (pid {server.pid})\n"
     with shmloader.attach(name) as job:
         batches = iter(job)
         assert [next(batches)[0].item() for _ in range(3)] == [0, 4, 8]
         torch.save(job.state_dict(), tmp_path / "place.pt")
-    again = command("mine:loader")
-    assert ended(again) == (1, f"shmloader serve: [Errno 98] Another process serves under the name {name!r}. End it, "
-                               "or choose another name.\n")  # fmt: skip
-    server.terminate()
-    assert ended(server)[0] == -15
+    taken = (
+        f"shmloader serve: [Errno 98] Another process serves under the name {name!r}. End it, or choose another name.\n"
+    )
+    assert refused("mine:loader") == (1, taken)
+    assert ended(server) == -signal.SIGTERM
     server = command("mine:loader", "--state", "place.pt", "--readers", "1")
-    assert server.stdout is not None and server.stdout.readline()
     with shmloader.attach(name) as job:
         assert [batch[0].item() for batch in job] == list(range(12, 40, 4))
-    server.terminate()
     ended(server)
     torch.save({"no": "state"}, tmp_path / "place.pt")
-    status, said = ended(command("mine:loader", "--state", "place.pt"))
-    assert status == 1 and said.startswith("shmloader serve: this is no state of a shmloader.DataLoader")
     torch.save([1], tmp_path / "list.pt")
     (tmp_path / "junk.pt").write_bytes(b"junk")
-    for file in ("list.pt", "junk.pt"):
-        status, said = ended(command("mine:loader", "--state", file))
-        assert status == 1 and "Error" in said.splitlines()[-1]
-    status, said = ended(command("mine:none"))
-    assert status == 1 and said.startswith("shmloader serve: A loader that is served needs num_workers above 0")
-    status, said = ended(command("mine"))
-    assert status == 1 and "names no function" in said
-    for wrong in ("0", "-1", "soon"):
-        status, said = ended(command("mine:loader", "--patience", wrong))
-        assert status == 2 and "is not a number of seconds from" in said
+    for given, status, says in (
+        (("mine:loader", "--state", "place.pt"), 1, "serve: this is no state of a shmloader.DataLoader"),
+        (("mine:loader", "--state", "list.pt"), 1, "Error"),
+        (("mine:loader", "--state", "junk.pt"), 1, "Error"),
+        (("mine:none",), 1, "serve: A loader that is served needs num_workers above 0"),
+        (("mine",), 1, "names no function"),
+        *(
+            (("mine:loader", "--patience", wrong), 2, "is not a number of seconds from")
+            for wrong in ("0", "-1", "soon")
+        ),
+    ):
+        found, said = refused(*given)
+        assert found == status and says in said

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import torch
-from resuming import Indices, global_states, set_global_states
+from resuming import Indices
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 import shmloader
@@ -116,53 +115,6 @@ class Pool(Own):
         self.left, self.rng.bit_generator.state = list(state["left"]), state["rng"]
 
 
-class Buffer(Own):
-    """A shuffle buffer over a generator of Python's: what comes in takes the place of what goes out."""
-
-    size = 4
-
-    def __init__(self, rng: Any = random) -> None:
-        self.rng, self.held, self.read = rng, list[int](), 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.read < LENGTH or self.held:
-            while self.read < LENGTH and len(self.held) < self.size:
-                self.held.append(self.read)
-                self.read += 1
-            yield self.held.pop(self.rng.randrange(len(self.held)))
-        self.read = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"held": list(self.held), "read": self.read, "rng": self.rng.getstate()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.held, self.read = list(state["held"]), state["read"]
-        version, words, gauss = state["rng"]
-        if self.rng is not random:
-            self.rng.setstate((version, tuple(words), gauss))
-
-
-class KeepsGlobal(Own):
-    """Draws each index from a global generator, which its own state restores: the first, second or third of them."""
-
-    def __init__(self, which: int) -> None:
-        self.which, self.left = which, list(range(LENGTH))
-
-    def __iter__(self) -> Iterator[int]:
-        below: list[Any] = [random.randrange, numpy.random.randint, lambda limit: torch.randint(limit, ())]
-        while self.left:
-            yield self.left.pop(int(below[self.which](len(self.left))))
-        self.left = list(range(LENGTH))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"left": list(self.left), "generator": pickle.dumps(global_states()[self.which]).hex()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        states = list(global_states())
-        self.left, states[self.which] = list(state["left"]), pickle.loads(bytes.fromhex(state["generator"]))
-        set_global_states(tuple(states))
-
-
 # ---------------------------------------------------------------------------------------------- what they do at the end
 
 
@@ -188,15 +140,6 @@ class StartsOver(Own):
         vars(self).update(state)
 
 
-class StartsOverLater(StartsOver):
-    """Starts over when it is asked for another epoch."""
-
-    def __iter__(self) -> Iterator[int]:
-        if self.at >= LENGTH:
-            self.at, self.epoch = 0, self.epoch + 1
-        yield from self.rest()
-
-
 class Yielded(DistributedSampler[Any]):
     """Keeps how many it has given until the next iter(), as torchdata's StatefulDistributedSampler does."""
 
@@ -220,13 +163,6 @@ class Yielded(DistributedSampler[Any]):
 
     def in_batches(self) -> Any:
         return Batches(self, 4)
-
-
-class Longer(StartsOver):
-    """Gives more than its length says."""
-
-    def __len__(self) -> int:
-        return 4
 
 
 class ModuleSampler(torch.nn.Module):
@@ -305,15 +241,6 @@ class Stateful(Restarting):
         self.at, self.is_restored = state["at"], True
 
 
-class Strict(Stateful):
-    """After a load, only the first iter() keeps the place."""
-
-    def __iter__(self) -> Iterator[Any]:
-        kept = super().__iter__()
-        self.is_restored = False
-        return kept
-
-
 class Cuts(Sampler[int]):
     """Its own iterator, without a length.  After a load, set_epoch() and iter() wait for next(), as lhotse's do."""
 
@@ -364,22 +291,6 @@ class BeginsAgain(Numbered):
             raise
 
 
-class ReadsInIter(Cuts):
-    """Only the `__iter__` after a load goes on from the loaded place, whatever was drawn between them."""
-
-    is_loaded = False
-
-    def __iter__(self) -> Iterator[int]:
-        if not self.is_loaded:
-            self.at = 0
-        self.is_loaded = False
-        return self
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.is_loaded = True
-
-
 # ----------------------------------------------------------------------------------------- whose state_dict() is a stub
 
 
@@ -412,19 +323,12 @@ KINDS: dict[str, Any] = {
     "a torch.Generator": lambda: OfItsOwn(torch.Generator().manual_seed(5)),
     "a random.Random": lambda: OfItsOwn(random.Random(5)),
     "a numpy Generator": lambda: OfItsOwn(numpy.random.default_rng(5)),
-    "a RandomState": lambda: OfItsOwn(numpy.random.RandomState(5)),
-    "a Philox": lambda: OfItsOwn(numpy.random.Generator(numpy.random.Philox(5))),
     "a pool": Pool,
-    "a buffer": lambda: Buffer(random.Random(3)),
-    "a buffer over random": Buffer,
     "starts over": StartsOver,
-    "starts over later": StartsOverLater,
     "yielded": Yielded,
-    "longer": Longer,
     "a module": ModuleWithState,
     "restarting": Restarting,
     "stateful": Stateful,
-    "strict": Strict,
     "cuts": Cuts,
     "numbered": Numbered,
     "begins again": BeginsAgain,
@@ -453,8 +357,6 @@ OPTIONS: list[Any] = [
 def forms_of(kind: str) -> list[str]:
     """torch's BatchSampler calls iter() of a sampler for each batch, and with drop_last only at the beginning."""
     sampler = KINDS[kind]()
-    if kind == "longer":
-        return ["samples"]  # of batches its length is right
     if hasattr(sampler, "__next__"):
         return ["samples", "dropped", "its own batches"][: 2 + hasattr(sampler, "in_batches")]
     return [form for form in FORMS if form != "its own batches" or hasattr(sampler, "in_batches")]

@@ -106,21 +106,6 @@ class Counting(Numbers):
         self.at, self.epoch = state["at"], state["epoch"]
 
 
-class CountingAtIter(Plain):
-    """It counts its epochs when it is asked for an iterator, which says where it is."""
-
-    def __iter__(self) -> Iterator[int]:
-        self.epoch += 1
-        return Place(self.part(), self.epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        # in mid-epoch the iterator says which order it is of; what counts here is how often there was one
-        self.epoch = state["epoch"]
-
-
 class Hers(Plain):
     """As Hugging Face's: it begins each time where it was loaded, in the epoch that the state is of."""
 
@@ -201,23 +186,6 @@ class Shouts:
 
     def __call__(self) -> Any:
         raise AssertionError("a module was asked for its parameters")
-
-
-class IteratorIsModule(Plain):
-    def __iter__(self) -> Any:
-        return Reader(iter(self.part()))
-
-
-class Reader(torch.nn.Module):
-    def __init__(self, numbers: Any) -> None:
-        super().__init__()
-        self.numbers = numbers
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self.numbers)
 
 
 class ModuleWithState(Module):
@@ -315,8 +283,3 @@ class EmptiesWhatItGets(IterableDataset[int]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.inside = {"place": state.pop("inside").pop("place")}
-
-
-class EmptiesWithEpochs(EmptiesWhatItGets):
-    def set_epoch(self, epoch: int) -> None:
-        pass

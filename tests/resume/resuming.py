@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from scripts import ROOT, script_file
 
 quiet = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -104,19 +99,3 @@ def _values(axes: list[list[Any]], case: tuple[int, ...]) -> tuple[Any, ...]:
 
 def _pairs(case: tuple[int, ...]) -> set[Any]:
     return {(a, b, case[a], case[b]) for a, b in itertools.combinations(range(len(case)), 2)}
-
-
-def under_torchrun(folder: Path, ranks: int, script: str, *arguments: str) -> Any:
-    """What rank 0 of a script prints at its end, as JSON."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "resume")))
-    ran = subprocess.run(
-        [*torchrun, *script_file(script), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        timeout=200,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])

@@ -1,5 +1,5 @@
-"""Under torchrun: ranks share a dataset as with torch; a rank that dies takes its workers with it; and a job that is to
-end saves in mid-epoch, and resumes there, also with other ranks.
+"""Under torchrun: a rank that dies takes its workers with it; and a job that is to end saves in mid-epoch, and resumes
+there, also with other ranks.
 
 torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
 """
@@ -136,47 +136,6 @@ def shares(run: Run, name: str) -> list[list[int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------- the shares
-
-SHARES = (
-    NOTE
-    + """
-import torch, torch.distributed, torch.utils.data, shmloader as loader
-from conftest import BOTH, Augmented, assert_same, iterate, seed_all
-torch.distributed.init_process_group("gloo")
-for drop_last in (False, True):
-    sampler = loader.DistributedSampler(Augmented(53), seed=3, drop_last=drop_last)
-    epochs = []
-    for kind in BOTH:
-        seed_all(int(rank))
-        batches = kind(Augmented(53), batch_size=4, sampler=sampler, num_workers=2, drop_last=drop_last)
-        got = []
-        for epoch in range(2):
-            sampler.set_epoch(epoch)
-            got.append(iterate(batches))
-            assert len(got[-1]) == len(batches)
-        epochs.append(got)
-    assert_same(epochs[1], epochs[0])
-    for epoch, got in enumerate(epochs[1]):
-        note(f"{drop_last}-{epoch}-{rank}", [int(i) for batch in got for i in batch["i"]])
-torch.distributed.destroy_process_group()
-"""
-)
-
-
-@pytest.mark.long
-def test_the_ranks_share_the_dataset_as_with_torch(torchrun: Callable[..., Run]) -> None:
-    run = torchrun(SHARES)
-    status, out, err = run.end()
-    assert status == 0, out + err
-    for drop_last, share in ((False, 27), (True, 24)):  # of 53: padded to 54; or 26 each, of which 6 batches of 4
-        epochs = [shares(run, f"{drop_last}-{epoch}-{{rank}}") for epoch in range(2)]
-        for mine, other in epochs:
-            assert len(mine) == len(other) == share
-            # the one image that fills up the last share is in both
-            assert len(set(mine) & set(other)) == (0 if drop_last else 1)
-            assert drop_last or set(mine) | set(other) == set(range(53))
-        assert epochs[0] != epochs[1]
-
 
 # ----------------------------------------------------------------------------------------------------- a rank is killed
 
@@ -376,93 +335,4 @@ def test_training_that_gets_a_signal_continues_with_other_ranks(torchrun: Callab
         assert sorted(i for epochs in after for i in epochs[1]) == list(range(IMAGES))
 
 
-# Each rank hears SIGTERM, takes 20 more batches, saves and ends; a second run takes what is left.
-TAKING_TWENTY_MORE = (
-    NOTE
-    + """
-import signal, torch, torch.distributed as dist, torch.utils.data, shmloader
-kind, path, heard, got, more = sys.argv[1], pathlib.Path("state-" + rank), [], [], None
-class Slow(torch.utils.data.Dataset):
-    def __len__(self): return 1000
-    def __getitem__(self, k):
-        time.sleep(0 if path.exists() else 0.02)
-        return k
-signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
-dist.init_process_group("gloo")
-package = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
-loader = package.DataLoader(Slow(), 2, sampler=package.DistributedSampler(Slow()), num_workers=2)
-if path.exists(): loader.load_state_dict(json.loads(path.read_text()))
-for batch in loader:
-    got.append(batch.tolist())
-    if len(got) == 5: note("under-way-" + rank, workers())
-    more = more - 1 if more is not None else 20 if heard else None
-    if more == 0:
-        note(path.name, loader.state_dict())
-        break
-note("got-" + rank, got)
-dist.destroy_process_group()
-"""
-)
-
-
-@pytest.mark.long
-def test_a_job_takes_twenty_more_batches_and_goes_on(torchrun: Callable[..., Run]) -> None:
-    """Nothing is lost and nothing is left; torch's loader dies in the same trainer."""
-
-    def told_to_end(kind: str) -> Run:
-        run = torchrun(TAKING_TWENTY_MORE, kind)
-        assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
-        run.signal_all(signal.SIGTERM)
-        _, out, err = run.end()
-        messages.append(out + err)
-        for path in run.folder.glob("under-way-*"):
-            path.unlink()
-        return run
-
-    messages: list[str] = []
-    run = told_to_end("torch")
-    assert re.search(r"killed by signal: Terminated|exited unexpectedly", messages[0]), messages
-    assert not [*run.folder.glob("got-*"), *run.folder.glob("state-*")]
-    run = told_to_end("shmloader")
-    before, states = shares(run, "got-{rank}"), shares(run, "state-{rank}")
-    for batches, state in zip(before, states, strict=True):
-        assert 25 <= len(batches) == state["batches"] < 250
-    status, out, err = torchrun(TAKING_TWENTY_MORE, "shmloader").end()
-    assert status == 0, out + err
-    after = shares(run, "got-{rank}")
-    assert sorted(i for share in (*before, *after) for batch in share for i in batch) == list(range(1000))
-
-
 # ------------------------------------------------------------------------------------------------------- a rank raises
-
-# Rank 1 raises in mid-epoch; rank 0 knows nothing of it and is ended by torchrun, with a SIGTERM that its
-# workers get as well, and ignore: they go with their rank.
-RAISING = (
-    NOTE
-    + """
-import torch, shmloader
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self): return 1000
-    def __getitem__(self, k):
-        if rank == "1" and k == 50: raise ValueError("an image that nobody can read")
-        if rank == "0" and k >= 20: time.sleep(60)
-        return torch.full((1000,), k)
-def deaf(worker):
-    if rank == "0": signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for k, batch in enumerate(shmloader.DataLoader(Numbers(), num_workers=2, worker_init_fn=deaf)):
-    if k == 8: note("workers-" + rank, workers())
-    while rank == "1" and not os.path.exists("workers-0"): time.sleep(0.01)
-"""
-)
-
-
-@pytest.mark.long
-def test_a_rank_raises(torchrun: Callable[..., Run]) -> None:
-    run = torchrun(RAISING)
-    workers = shares(run, "workers-{rank}")
-    assert [len(those) for those in workers] == [WORKERS] * RANKS
-    status, out, err = run.end()
-    assert status == 1, out + err
-    assert "ValueError: an image that nobody can read" in err
-    assert re.search(r"exitcode +: 1 ", err) and "closing signal SIGTERM" in err, err
-    assert "resource_tracker" not in err and "leaked" not in err

@@ -99,51 +99,34 @@ def test_the_rest_is_the_same_to_the_bit(
     assert again.state_dict()["epoch"] == 2 and len(rest) == BATCHES - AT[at]
 
 
-@pytest.mark.parametrize(("at", "workers", "others"), [*zip(AT, (0, 2, 0, 2), (2, 3, 0, 0), strict=True)])
-def test_with_the_generator_restored_the_next_epochs_are_the_same_too(at: str, workers: int, others: int) -> None:
-    """As whoever saves a checkpoint does: torch's generator goes with it."""
-    seed_all()
-    with loader(workers, **EXACT) as first:
-        batches = iter(first)
-        for _ in range(AT[at]):
-            next(batches)
-        state, generator = first.state_dict(), torch.get_rng_state()
-        expected = [list(batches), iterate(first), iterate(first)]
-    seed_all(8)
-    torch.set_rng_state(generator)
-    assert_same(resumed(loader(others, **EXACT), state, 3), expected)
-
-
 @pytest.mark.parametrize(
-    ("workers", "options"), [(0, {}), (2, {}), (2, {"persistent_workers": True}), (2, {"chunk_size": 2})], ids=label
+    ("at", "workers", "others", "options"),
+    [
+        *zip(AT, (0, 2, 0, 2), (2, 3, 0, 0), [{}] * 4, strict=True),
+        ("the next epoch", 0, 0, {}),
+        ("the next epoch", 2, 2, {"persistent_workers": True}),
+        ("the next epoch", 2, 2, {"chunk_size": 2}),
+    ],
+    ids=label,
 )
-def test_at_the_end_of_an_epoch_the_next_one_comes_whole(workers: int, options: dict[str, Any]) -> None:
-    options = {**options, "sample_seeds": True}
+def test_with_the_generator_restored_the_next_epochs_are_the_same_too(
+    at: str, workers: int, others: int, options: dict[str, Any]
+) -> None:
+    """As whoever saves a checkpoint does: torch's generator goes with it."""
+    options = {**options, **EXACT}
     seed_all()
     with loader(workers, **options) as first:
-        iterate(first)
+        batches = iter(first)
+        for _ in range(AT.get(at, 0)):
+            next(batches)
+        if at == "the next epoch":
+            list(batches)
         state, generator = first.state_dict(), torch.get_rng_state()
-        expected = [iterate(first), iterate(first)]
-    assert (state["epoch"], state["begun"], state["batches"]) == (1, False, 0)
+        expected = [list(batches) if at in AT else iterate(first), iterate(first), iterate(first)]
+    assert (state["epoch"], state["begun"]) == ((0, True) if at in AT else (1, False))
     seed_all(8)
     torch.set_rng_state(generator)
-    assert_same(resumed(loader(workers, **options), state, 2), expected)
-
-
-@pytest.mark.parametrize(("workers", "others"), [(0, 1), (1, 3), (3, 0)])
-def test_saved_twice_in_one_epoch(workers: int, others: int) -> None:
-    seed_all()
-    with loader(workers, **EXACT) as first:
-        state, (rest, _) = interrupted(first, 2)
-    seed_all(8)
-    with loader(others, **EXACT) as second:
-        second.load_state_dict(state)
-        batches = iter(second)
-        assert_same([next(batches), next(batches)], rest[:2])
-        state = through_json(second.state_dict())
-        assert (state["batches"], state["samples"]) == (4, 16)
-    seed_all(9)
-    assert_same(resumed(loader(workers, **EXACT), state), [rest[2:]])
+    assert_same(resumed(loader(others, **options), state, 3), expected)
 
 
 # torch's streams of draws end with their workers; what is drawn from then on is another run's.
@@ -165,27 +148,6 @@ def test_with_torchs_seeds_the_indices_are_the_same(workers: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- the samplers
-
-
-class Interrupted:
-    """A sampler of the user's whose generator is interrupted before this index."""
-
-    def __init__(self, at: int = LENGTH) -> None:
-        self.at = at
-
-    def __iter__(self) -> Iterator[int]:
-        for index in range(LENGTH):
-            if index == self.at:
-                raise KeyboardInterrupt
-            yield index
-
-
-class Late:
-    """A sampler of the user's that draws each index from torch's global generator when it is asked for it."""
-
-    def __iter__(self) -> Iterator[int]:
-        for _ in range(LENGTH):
-            yield int(torch.randint(0, LENGTH, ()))
 
 
 class Guessed:
@@ -283,12 +245,6 @@ def test_shards_go_on_with_as_many_ranks() -> None:
     assert (state["ranks"], state["samples"], state["batches"]) == (2, 4, 1)
     with pytest.raises(ValueError, match="shared by 2 ranks, and now there are 4"):
         made(4).load_state_dict(state)
-
-
-def test_a_sampler_that_has_itself_inside() -> None:
-    order = Guessed()
-    order.sampler = order  # type: ignore[attr-defined]
-    assert len(iterate(shmloader.DataLoader(range(LENGTH), sampler=order))) == LENGTH
 
 
 def test_another_batch_size_goes_on_with_the_same_samples() -> None:
@@ -428,44 +384,6 @@ def test_into_a_loader_whose_workers_are_there(options: dict[str, Any]) -> None:
         assert_same(got, rest)
 
 
-@pytest.mark.filterwarnings("ignore:.*same order")
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("taken", [0, 2])
-def test_ctrl_c_in_a_generator_of_an_own_sampler_is_seen_in_a_resumed_epoch(workers: int, taken: int) -> None:
-    made = shmloader.DataLoader(range(LENGTH), 4, sampler=Interrupted(), num_workers=workers)
-    batches = iter(made)
-    for _ in range(taken):
-        next(batches)
-    again = shmloader.DataLoader(range(LENGTH), 4, sampler=Interrupted(at=17), num_workers=workers)
-    again.load_state_dict(made.state_dict())
-    got: list[str] = []
-    batches = iter(again)
-    while not got or not got[-1].startswith("RuntimeError: the sampler was interrupted"):
-        try:
-            next(batches)
-        except (KeyboardInterrupt, RuntimeError) as error:
-            got.append(f"{type(error).__name__}: {error}")
-    assert got[0] == "KeyboardInterrupt: "
-
-
-@pytest.mark.filterwarnings("ignore:.*same order")
-def test_a_sampler_that_draws_late_from_the_global_generator_draws_on() -> None:
-    def made() -> Any:
-        return shmloader.DataLoader(range(LENGTH), 4, sampler=Late())
-
-    torch.manual_seed(0)
-    whole = [batch.tolist() for batch in made()]
-    torch.manual_seed(0)
-    first = made()
-    batches = iter(first)
-    got = [next(batches).tolist() for _ in range(2)]
-    state, of_global = first.state_dict(), torch.get_rng_state()
-    again = made()
-    again.load_state_dict(state)
-    torch.set_rng_state(of_global)
-    assert got + [batch.tolist() for batch in again] == whole
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_thread_that_is_ahead_is_not_the_user(workers: int) -> None:
     """device= has a thread take batches before the user does."""
@@ -531,7 +449,6 @@ def test_what_is_no_state() -> None:
 
 
 def test_an_unknown_sampler_is_warned_of_once() -> None:
-
     place._warned.clear()
     seed_all()
     first = loader(0, sampler=Guessed(), **EXACT)

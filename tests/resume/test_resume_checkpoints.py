@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch.utils.data
 from conftest import Augmented, assert_same, iterate, seed_all
-from resuming import under_torchrun
 
 import shmloader
 
@@ -156,47 +155,3 @@ def test_a_key_for_each_rank(stream: bool, monkeypatch: pytest.MonkeyPatch) -> N
         saved["dp_rank_1"] = saved["dp_rank_0"]
         with pytest.raises(ValueError, match="Save a state on each rank, and load it there"):
             made(1).load_state_dict(saved)
-
-
-# One state for all ranks, and one of a stream for each; the first may be loaded on another number of ranks.
-RANKS = """
-import json, os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp, shmloader
-from conftest import Augmented, seed_all
-from tests.resume.test_resume_checkpoints import Counting
-dist.init_process_group("gloo")
-rank, ranks, loads = dist.get_rank(), dist.get_world_size(), sys.argv[1] == "load"
-seed_all(5)
-sampler = shmloader.DistributedSampler(Augmented(48), seed=3)
-loader = shmloader.DataLoader(Augmented(48), 8 // ranks, sampler=sampler, num_workers=1, sample_seeds=True)
-stream = shmloader.DataLoader(Counting(), 2, num_workers=1)
-together = {"loader": loader}
-if ranks == 2: together[f"stream-{rank}"] = stream
-if loads: dcp.load(together, checkpoint_id="checkpoint")
-given, streamed = iter(loader), iter(stream)
-if not loads:
-    for _ in range(2): next(given)
-    for _ in range(2 + rank): next(streamed)
-    dcp.save(together, checkpoint_id="checkpoint")
-states = [None] * ranks
-dist.all_gather_object(states, loader.state_dict())
-assert all(state == states[0] for state in states)
-mine = [i for batch in given for i in zip(batch["i"].tolist(), batch["r"].tolist())]
-all_of_them = [None] * ranks
-dist.all_gather_object(all_of_them, (mine, [batch.tolist() for batch in streamed]))
-if rank == 0:
-    order = [sample for one_each in zip(*(samples for samples, _ in all_of_them)) for sample in one_each]
-    print(json.dumps([order, [batches for _, batches in all_of_them]]))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.long
-def test_torch_distributed_checkpoint_of_many_ranks(tmp_path: pathlib.Path) -> None:
-    def run(ranks: int, what: str) -> Any:
-        return under_torchrun(tmp_path, ranks, RANKS, what)
-
-    order, streams = run(2, "save")
-    assert len(order) == 48 - 16 and [len(batches) for batches in streams] == [8, 7]
-    assert run(2, "load") == [order, streams]
-    for ranks in (1, 4):
-        assert run(ranks, "load")[0] == order

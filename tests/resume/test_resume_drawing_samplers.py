@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from resuming import quiet, through_json
-from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from torch.utils.data import Sampler
 
 import shmloader
 
@@ -42,39 +42,6 @@ class Lazy(AtOnce):
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.order()
-
-
-class InTwoParts(AtOnce):
-    """Draws from its own generator at once, and from the global one when it is asked for the first index."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._turned(self.order())
-
-    def _turned(self, order: list[Any]) -> Iterator[Any]:
-        by = int(torch.randint(len(order), ()))
-        yield from order[by:] + order[:by]
-
-
-class Keeps(AtOnce):
-    """Has a state, so it does not draw again what it had drawn."""
-
-    def __init__(self, generator: torch.Generator | None, size: int = 0) -> None:
-        super().__init__(generator, size)
-        self.left: list[Any] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        self.left = self.left or self.order()
-        return self._rest()
-
-    def _rest(self) -> Iterator[Any]:
-        while self.left:
-            yield self.left.pop(0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"left": list(self.left)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.left = list(state["left"])
 
 
 def made(kind: Any, form: str, generators: str, workers: int = 0, **more: Any) -> Any:
@@ -115,95 +82,10 @@ GENERATORS = ["none", "own", "loader's", "both", "shared"]
 
 
 @pytest.mark.parametrize("generators", GENERATORS)
-@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts, Keeps])
+@pytest.mark.parametrize("kind", [AtOnce, Lazy])
 def test_the_rest_of_an_epoch_and_those_after_it(kind: Any, generators: str) -> None:
     for form, taken in itertools.product(FORMS, (0, 1, 3)):
-        if kind is not Keeps or (taken and form != "batches"):
-            check(made(kind, form, generators), made(kind, form, generators), taken)
-
-
-@pytest.mark.parametrize("generators", GENERATORS)
-@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts])
-def test_saved_twice_before_the_first_batch(kind: Any, generators: str) -> None:
-    for form in FORMS:
-        first, second = made(kind, form, generators), made(kind, form, generators)
-        torch.manual_seed(0)
-        iter(first)
-        second.load_state_dict(through_json(first.state_dict()))
-        batches = iter(second)
-        state, of_global = through_json(second.state_dict()), torch.get_rng_state()
-        assert state == through_json(first.state_dict())
-        wanted = [run(batches), run(second), run(second)]
-        torch.manual_seed(99)
-        again = made(kind, form, generators)
-        again.load_state_dict(state)
-        torch.set_rng_state(of_global)
-        assert [run(again) for _ in range(3)] == wanted
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", [AtOnce, Lazy, InTwoParts])
-def test_a_global_generator_that_was_not_restored_stays_as_it_is(kind: Any, form: str) -> None:
-    first, again = made(kind, form, "none"), made(kind, form, "none")
-    torch.manual_seed(0)
-    batches = iter(first)
-    again.load_state_dict(through_json(first.state_dict()))
-    wanted = run(batches)
-    torch.manual_seed(99)
-    before = torch.get_rng_state()
-    assert run(again) == wanted
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(("form", "generators"), [*zip(itertools.cycle(FORMS), GENERATORS, strict=False)])
-@pytest.mark.parametrize("kind", [AtOnce, pytest.param(Lazy, marks=pytest.mark.long)])
-def test_with_workers(kind: Any, form: str, generators: str) -> None:
-    check(made(kind, form, generators, 2), made(kind, form, generators, 2), 1)
-
-
-@pytest.mark.parametrize(("form", "workers"), [("no batches", (0, 2)), ("batches", (2, 0)), ("batch_sampler", (0, 2))])
-def test_with_another_number_of_workers(form: str, workers: tuple[int, int]) -> None:
-    """Later epochs differ, because torch asks the sampler for an iterator twice if there are workers."""
-    first, again = (made(AtOnce, form, "own", number) for number in workers)
-    with first, again:
-        batches = iter(first)
-        next(batches)
-        again.load_state_dict(through_json(first.state_dict()))
-        assert run(again) == run(batches)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_from_between_two_epochs_of_workers_that_persist(form: str) -> None:
-    """The state has their seed, so the draws of the first iter() are undone, and the sampler is asked once more."""
-    first, again = made(AtOnce, form, "own", 2, persistent_workers=True), made(AtOnce, form, "own")
-    with first:
-        run(first)
-        again.load_state_dict(first.state_dict())
-        generator = torch.Generator()
-        generator.set_state(sampler_of(first).generator.get_state())
-    wanted = [torch.randperm(LENGTH, generator=generator).tolist() for _ in range(2)]
-    assert [[index for batch in run(again) for index in batch] for _ in range(2)] == wanted
-
-
-def sampler_of(loader: Any) -> Any:
-    return loader.batch_sampler if isinstance(loader.batch_sampler, AtOnce) else loader.sampler
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_order_is_torchs(workers: int) -> None:
-    for form, generators in (("batch_sampler", "own"), ("no batches", "shared"), ("batches", "none")):
-        ours = made(AtOnce, form, generators, workers)
-        other = made(AtOnce, form, generators, workers)
-        options = {"num_workers": workers, "generator": other.generator}
-        if form == "batch_sampler":
-            torchs: Any = torch.utils.data.DataLoader(range(LENGTH), batch_sampler=other.batch_sampler, **options)  # type: ignore[arg-type]
-        else:
-            torchs = torch.utils.data.DataLoader(range(LENGTH), other.batch_size, sampler=other.sampler, **options)  # type: ignore[arg-type]
-        torch.manual_seed(3)
-        wanted = [run(torchs) for _ in range(3)]
-        torch.manual_seed(3)
-        with ours:
-            assert [run(ours) for _ in range(3)] == wanted
+        check(made(kind, form, generators), made(kind, form, generators), taken)
 
 
 def test_a_state_saved_again_before_the_first_batch_says_what_was_drawn() -> None:
@@ -227,38 +109,38 @@ def test_a_state_saved_again_before_the_first_batch_says_what_was_drawn() -> Non
     assert [run(again) for _ in range(3)] == expected
 
 
-class Shuffled(BatchSampler):
-    """Gives the batches of the sampler inside it in an order that it draws from a generator of its own."""
-
-    def __init__(self, sampler: Sampler[int], generator: torch.Generator) -> None:
-        super().__init__(sampler, 2, False)
-        self.generator = generator
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = list(super().__iter__())
-        yield from (batches[at] for at in torch.randperm(len(batches), generator=self.generator).tolist())
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("after", [0, 1, 2, 3])
-def test_a_batch_sampler_with_a_generator_of_its_own_around_one_with_the_loaders(after: int, workers: int) -> None:
-    def loader() -> Any:
-        loaders, own = (torch.Generator().manual_seed(seed) for seed in (1, 2))
-        sampler = Shuffled(RandomSampler(range(LENGTH), generator=loaders), own)
-        return shmloader.DataLoader(range(LENGTH), batch_sampler=sampler, generator=loaders, num_workers=workers)
-
-    first, again = loader(), loader()
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [AtOnce, Lazy])
+def test_a_global_generator_that_was_not_restored_stays_as_it_is(kind: Any, form: str) -> None:
+    first, again = made(kind, form, "none"), made(kind, form, "none")
+    torch.manual_seed(0)
     batches = iter(first)
-    for _ in range(after):
-        next(batches)
-    if after == LENGTH // 2:
-        assert not list(batches)  # a state between two epochs
-    state = through_json(first.state_dict())
-    rest = [batch.tolist() for batch in batches]
-    following = [batch.tolist() for batch in first]
-    again.load_state_dict(state)
-    resumed = [batch.tolist() for batch in again]
-    if rest:
-        assert resumed == rest
-        resumed = [batch.tolist() for batch in again]
-    assert resumed == following
+    again.load_state_dict(through_json(first.state_dict()))
+    wanted = run(batches)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert run(again) == wanted
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("form", "generators"), [*zip(itertools.cycle(FORMS), GENERATORS, strict=False)])
+@pytest.mark.parametrize("kind", [AtOnce, pytest.param(Lazy, marks=pytest.mark.long)])
+def test_with_workers(kind: Any, form: str, generators: str) -> None:
+    check(made(kind, form, generators, 2), made(kind, form, generators, 2), 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_from_between_two_epochs_of_workers_that_persist(form: str) -> None:
+    """The state has their seed, so the draws of the first iter() are undone, and the sampler is asked once more."""
+    first, again = made(AtOnce, form, "own", 2, persistent_workers=True), made(AtOnce, form, "own")
+    with first:
+        run(first)
+        again.load_state_dict(first.state_dict())
+        generator = torch.Generator()
+        generator.set_state(sampler_of(first).generator.get_state())
+    wanted = [torch.randperm(LENGTH, generator=generator).tolist() for _ in range(2)]
+    assert [[index for batch in run(again) for index in batch] for _ in range(2)] == wanted
+
+
+def sampler_of(loader: Any) -> Any:
+    return loader.batch_sampler if isinstance(loader.batch_sampler, AtOnce) else loader.sampler

@@ -62,25 +62,10 @@ def test_other_ranks_go_on(before: int, now: int, drop_last: bool) -> None:
             assert rest == left + order[:filled]
 
 
-def test_a_third_number_of_ranks_in_one_epoch() -> None:
-    order = shares(shmloader.DistributedSampler, 1, 48)[0]
-    first = together([share[:4] for share in shares(shmloader.DistributedSampler, 4, 48)])
-    second = together([share[:5] for share in shares(shmloader.DistributedSampler, 2, 48, after=16)])
-    third = together(shares(shmloader.DistributedSampler, 1, 48, after=26))
-    assert first + second + third == order
-
-
 def test_nothing_is_left() -> None:
     for samples in (4, 5, 6, 100):
         assert shares(shmloader.DistributedSampler, 2, 4, after=samples) == [[], []]
     assert shares(shmloader.DistributedSampler, 2, 0, after=0) == [[], []]
-
-
-def test_it_is_one_of_torchs() -> None:
-    assert issubclass(shmloader.DistributedSampler, torch.utils.data.DistributedSampler)
-    sampler = shmloader.DistributedSampler(range(10), 2, 1, drop_last=True)
-    assert list(sampler.after(4)) == list(sampler)[2:] and len(sampler) == 5
-    assert (sampler.num_replicas, sampler.rank, sampler.num_samples, sampler.total_size) == (2, 1, 5, 10)
 
 
 # ------------------------------------------------------------------------------------------------------- with a loader

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from own_streams import LosesOne, Raises, RaisesInGenerator, loader
 from resuming import through_json
-from scripts import run_script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -105,67 +104,6 @@ def test_an_error_before_the_place_that_does_not_come_again_is_a_warning(
     assert [(one.filename, one.lineno) for one in came] == [(code.co_filename, code.co_firstlineno)]
 
 
-@pytest.mark.parametrize("kind", [Raises, LosesOne])
-def test_so_is_an_error_at_the_place_itself(kind: type[Raises]) -> None:
-    """With LosesOne sample 4 comes, which an uninterrupted run does not have."""
-    with loader(kind((4,)), 0) as one:
-        batches = iter(one)
-        assert [outcome(batches) for _ in range(2)] == [[0, 1, 2], "OSError"]
-        state = saved(one)
-    with loader(kind((4,), times=0), 0) as other:
-        other.load_state_dict(state)
-        with pytest.warns(RuntimeWarning, match=f"stream {kind.__name__} raised after 4 samples .* twice: 1"):
-            assert outcomes(iter(other))[0] == [4, 5, 6]
-
-
-IN_WORKERS = """
-import shmloader, torch
-
-class Numbers:
-    def __init__(self, at):
-        self.at, self.next = at, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.next += 1
-        if self.next == self.at:
-            raise OSError("once")
-        return self.next
-
-class Lines(torch.utils.data.IterableDataset):
-    def __init__(self, at=None):
-        self.at = at
-
-    def __iter__(self):
-        return Numbers(self.at if torch.utils.data.get_worker_info().id else None)
-
-first = shmloader.DataLoader(Lines(2), 2, num_workers=2)
-batches = iter(first)
-for k in range(6):
-    try:
-        next(batches)
-    except OSError:
-        print("raised", k)
-second = shmloader.DataLoader(Lines(), 2, num_workers=2)
-second.load_state_dict(first.state_dict())
-first.close()
-batches = iter(second)
-print([next(batches).tolist() for _ in range(2)])
-second.close()
-"""
-
-
-def test_a_worker_warns_of_an_error_that_does_not_come_again() -> None:
-    ran = run_script(IN_WORKERS)
-    assert (ran.status, ran.out.splitlines()[-2:]) == (0, ["raised 1", "[[7, 8], [6, 7]]"])
-    lines = ran.err.splitlines()
-    (at,) = [at for at, line in enumerate(lines) if "RuntimeWarning: the stream" in line]
-    assert "RuntimeWarning: the stream Lines in worker 1 raised after 1 sample in the saved run" in lines[at]
-    assert lines[at + 1].strip() == "def __iter__(self):"
-
-
 def test_a_new_error_is_raised_each_time_and_the_place_stays() -> None:
     with loader(Raises(()), 1) as one:
         batches = iter(one)
@@ -180,12 +118,3 @@ def test_a_new_error_is_raised_each_time_and_the_place_stays() -> None:
     with loader(Raises(()), 1) as third:
         third.load_state_dict(again)
         assert outcomes(iter(third))[0] == [6, 7, 8]
-
-
-def test_the_batch_size_may_change() -> None:
-    with loader(Raises(()), 1, batch_size=4) as one:
-        next(iter(one))
-        state = saved(one)
-    with loader(Raises(()), 1, batch_size=3) as other:
-        other.load_state_dict(state)
-        assert outcomes(iter(other))[0] == [4, 5, 6]

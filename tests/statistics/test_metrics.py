@@ -101,30 +101,6 @@ def test_one_server_for_all_loaders(prometheus: Any, monkeypatch: pytest.MonkeyP
     assert all(name.startswith("shmloader_") for name in families)
 
 
-class Tells(shmloader.DataLoader):
-    """Has a word of ours for something else."""
-
-    stats: Any = "mean 0.45, std 0.22"
-
-
-class Foreign:
-    """Has an account, as whatever is iterated over has, and no stats."""
-
-    dataset = range(4)
-
-
-def test_classes_with_other_stats_are_served(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHMLOADER_METRICS_PORT", "9123")
-    tells, foreign = Tells(range(4)), Foreign()
-    iterate(tells)
-    account_of = shmloader.statistics.account.account_of
-    account_of(foreign)
-    ((_, _, collector),) = prometheus.served
-    (batches,) = (family for family in collector.collect() if family.name == "shmloader_batches")
-    assert batches.samples[(f"Tells(range)-{account_of(tells).number}",)] == 4
-    assert (f"Foreign(range)-{account_of(foreign).number}",) not in batches.samples
-
-
 class Numbers(torch.utils.data.Dataset):
     """The number of a socket's descriptor, as a worker knows it."""
 

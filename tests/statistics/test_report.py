@@ -335,15 +335,6 @@ def test_the_slowest_function_has_a_name_and_a_line() -> None:
     assert cause is not None and rb"in load, donn\udce9es.py:41" in cause.why.encode()
 
 
-def test_a_worker_between_its_first_batch_and_its_time() -> None:
-    """The count of a worker's batches is written before the time that they took, and may be read in between."""
-    beginner = dataclasses.replace(worker(2), published=1)
-    assert (
-        verdict_of(evidence(0.015, 0.001, (worker(0, 0.01), worker(1, 0.09, waited_for_s=9.0), beginner))).kind
-        == "input-bound"
-    )
-
-
 def test_a_report_since_the_last_one_judges_only_the_batches_since(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[list[Taken]] = []
     monkeypatch.setattr("shmloader.statistics.evidence.shares_of", lambda log: judged.append(log) or [])

@@ -6,9 +6,7 @@ import collections
 import json
 import os
 import pathlib
-import sys
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +17,6 @@ from scripts import run_script
 from torch.utils.data import Dataset
 
 import shmloader
-from shmloader.statistics import trace
 
 MS = 1e6  # nanoseconds
 
@@ -165,20 +162,6 @@ def test_it_is_written_when_the_batches_have_come_and_only_then(tmp_path: pathli
     assert path.read_text() == before
     assert len(events(path, ph="X", name="next()")) == 8
     assert [one.name for one in tmp_path.iterdir()] == ["t.json"]
-
-
-def test_restarted_workers_do_not_end_it(tmp_path: pathlib.Path) -> None:
-    """A loaded state needs new ones where they have streams of random numbers."""
-    with shmloader.DataLoader(Timed(6, 0), num_workers=1, persistent_workers=True) as loader:
-        trace = loader.trace(tmp_path / "t.json", batches=9)
-        batches = iter(loader)
-        for _ in range(3):
-            next(batches)
-        state = loader.state_dict()
-        list(batches)
-        loader.load_state_dict(state)
-        assert len(list(loader)) == 3 and trace.written
-    assert len(events(tmp_path / "t.json", ph="X", name="next()")) == 9
 
 
 def test_it_begins_in_the_midst_of_an_epoch(tmp_path: pathlib.Path) -> None:
@@ -345,20 +328,3 @@ def test_the_profiler_sees_batches(tmp_path: pathlib.Path) -> None:
         list(loader)
     names = {event.key for event in seen.key_averages()}
     assert any(name.startswith("enumerate(DataLoader)#") for name in names), names
-
-
-def test_a_stage_that_is_timed_may_drop_its_batch_early() -> None:
-    """Otherwise a batch would stay in its slot while on_device runs."""
-
-    class Batch:
-        pass
-
-    class Stage:
-        def send(self, batch: Batch) -> bool:
-            seen = weakref.ref(batch)
-            del batch
-            return seen() is None
-
-    stage, given = Stage(), [Batch()]
-    is_dropped = trace._timed(stage, Stage.send, None, lambda span: None)(given.pop())
-    assert is_dropped == (sys.version_info >= (3, 11))  # before, a caller keeps what it passes

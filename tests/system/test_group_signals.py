@@ -118,28 +118,6 @@ def test_a_trainer_that_dies_of_it_leaves_nothing() -> None:
     assert ran.status == -signal.SIGTERM
 
 
-IMPORTING = """
-import time
-if __name__ != "__main__":
-    time.sleep(1.5)  # a spawned worker imports the trainer's script, and with it who knows what
-import os, signal, threading, shmloader
-from conftest import Augmented
-from tests.system.test_group_signals import send_from_elsewhere
-
-if __name__ == "__main__":
-    for number in GROUP: signal.signal(number, lambda *_: None)
-    threading.Timer(0.7, lambda: [send_from_elsewhere(-os.getpid(), number) for number in GROUP]).start()
-    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2, multiprocessing_context="spawn"))
-    print(len(list(iterator)))
-"""
-
-
-@pytest.mark.long
-def test_a_worker_that_is_being_started() -> None:
-    ran = run_script(IMPORTING.replace("GROUP", str([int(number) for number in GROUP])))
-    assert ran.out == "22\n", ran.out + ran.err
-
-
 @pytest.mark.long
 def test_a_worker_that_is_being_forked() -> None:
     """It has inherited the trainer's handlers, and must not call them, because they save the trainer's checkpoint."""
@@ -201,6 +179,7 @@ def raise_in_itself(number: int) -> int:
     return 7
 
 
+@pytest.mark.usefixtures("impatient_torch")
 @pytest.mark.parametrize("number", GROUP)
 def test_what_a_worker_sends_itself(number: int) -> None:
     """Is done as in torch: SIGINT raises KeyboardInterrupt, the others end it."""
@@ -288,39 +267,6 @@ def test_what_is_neither_true_nor_false(value: Any) -> None:
 # ----------------------------------------------------------------------------------------------------- the fork server
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("death", ["raise", "respawn"])
-def test_a_fork_server_that_is_killed(death: str) -> None:
-    """multiprocessing takes all its processes for dead then, and would signal and wait for none of them."""
-    ran = run_script(
-        """
-        import os, signal, time, shmloader
-        from multiprocessing import forkserver
-        from tests.system.test_group_signals import Slow
-        if __name__ == "__main__":
-            loader = shmloader.DataLoader(Slow(), num_workers=2, multiprocessing_context="forkserver",
-                                          on_worker_death="DEATH")
-            iterator = iter(loader)
-            pids = [worker.pid for worker in iterator._workers]
-            next(iterator)
-            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
-            time.sleep(0.2)
-            rest = list(iterator)
-            if "DEATH" == "respawn":
-                iterator = iter(loader)
-                next(iterator)
-                pids = [worker.pid for worker in iterator._workers]
-                os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
-                os.kill(pids[0], signal.SIGKILL)
-                rest = list(iterator)
-                pids += [worker.pid for worker in iterator._workers]
-            iterator.close()
-            print(len(rest), [pid for pid in pids if os.path.exists(f"/proc/{pid}/exe")])
-        """.replace("DEATH", death)
-    )
-    assert ran.out == "59 []\n", ran.out + ran.err
-
-
 # ------------------------------------------------------------------------------------------------------------- Ctrl-C
 
 
@@ -364,28 +310,3 @@ def test_ctrl_c_while_a_spawned_worker_imports() -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, err
     assert "Exception ignored" not in err and err.count("Traceback") == 1, err
-
-
-def test_a_worker_that_dies_while_the_interpreter_exits_raises_nothing() -> None:
-    """torch's handler for SIGCHLD would raise for it, in the middle of the exit."""
-    ran = run_script(
-        """
-        import multiprocessing, os, signal
-        from multiprocessing.util import Finalize
-        import shmloader
-
-        def kill_a_worker():
-            worker = workers[0]  # it may have ended by now, and active_children() would reap it
-            os.kill(worker.pid, signal.SIGKILL)
-            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-            signal.raise_signal(signal.SIGCHLD)  # the handler finds the worker dead, and not reaped
-            print("dead", flush=True)
-
-        Finalize(None, kill_a_worker, exitpriority=0)  # of one priority, what was registered first is called last
-        iterator = iter(shmloader.DataLoader([1, 2, 3, 4], num_workers=2))
-        print(next(iterator))
-        workers = multiprocessing.active_children()
-        """
-    )
-    assert ran.out == "tensor([1])\ndead\n", f"{ran.out}\n{ran.err}"
-    assert "Traceback" not in ran.err, ran.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-import time
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import sandbox
 from hostile import BothSides
 from scripts import run_script
 
-import shmloader
 from shmloader.ring import segment
 from shmloader.system import anonymous_files
 
@@ -89,44 +87,6 @@ def test_a_refused_system_call(call: str, error: str, method: str) -> None:
 @pytest.mark.parametrize("error", ["EPERM", "EACCES"])
 def test_all_of_them(error: str, method: str) -> None:
     run(method, f"sandbox.refuse(errno.{error}, *{CALLS})\nall_kinds()")
-
-
-def test_pages_that_two_processes_find_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One has found a hole, and fills it after another one has allocated the same pages and written to them."""
-
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EPERM, "refused")
-
-    def write_late(*given: Any) -> int:
-        os.write(says, b"x")
-        time.sleep(0.3)
-        return pwrite(*given)
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    fd, (heard, says), pwrite = anonymous_files.memory("two"), os.pipe(), os.pwrite
-    os.ftruncate(fd, 1 << 20)
-    child = os.fork()
-    if not child:
-        os.read(heard, 1)
-        anonymous_files.allocate(fd, 0, 1 << 20)
-        pwrite(fd, b"row", 5000)
-        os._exit(0)
-    monkeypatch.setattr(os, "pwrite", write_late)
-    anonymous_files.allocate(fd, 0, 1 << 20)
-    assert os.waitpid(child, 0)[1] == 0
-    assert os.pread(fd, 3, 5000) == b"row"
-    for each in (fd, heard, says):
-        os.close(each)
-
-
-def test_a_python_that_cannot_say_on_which_cores_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning's own tests take the function away, and torch's loader counts all cores then."""
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    with pytest.warns(UserWarning, match="will create 2 worker processes"):
-        loader = shmloader.DataLoader(range(8), batch_size=4, num_workers=2)
-    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert loader.rides_ring
 
 
 @REFUSING

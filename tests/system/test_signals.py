@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -14,12 +15,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from at_line import AtLine
 
 from shmloader.core.process import in_del
 from shmloader.system import signals
 from shmloader.system.signals import held, let_through
-
-Raised = KeyboardInterrupt, SystemExit
 
 
 @pytest.fixture(autouse=True)
@@ -122,29 +122,6 @@ def test_what_is_let_through_is_heard_at_once_and_only_there() -> None:
         press_now()
 
 
-def test_a_handler_whose_signal_comes_again_meanwhile_is_not_called_for_ever() -> None:
-    """As a timer's that takes as long as its interval."""
-    calls: list[int] = []
-    comes_again = True
-
-    def again(number: int, frame: FrameType | None) -> None:
-        calls.append(number)
-        if comes_again:
-            signal.raise_signal(signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, again)
-    try:
-        with held():
-            signal.raise_signal(signal.SIGTERM)
-            with let_through():
-                assert calls == [signal.SIGTERM]
-                comes_again = False
-            seen = len(calls)
-        assert len(calls) == seen + 1  # what came last is not forgotten
-    finally:
-        signal.signal(signal.SIGTERM, leave)
-
-
 def test_what_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt), held():
         monkeypatch.setattr(signals, "LONGEST", 0)
@@ -166,26 +143,6 @@ def test_other_threads_hold_nothing_back() -> None:
     press_now()
     go.set()
     thread.join()
-
-
-def test_a_handler_that_is_set_meanwhile_stays() -> None:
-    called = []
-    with held():
-        before = signal.getsignal(signal.SIGTERM)
-        assert callable(before)
-
-        def first(number: int, frame: FrameType | None) -> None:
-            called.append(number)
-            before(number, frame)
-
-        signal.signal(signal.SIGTERM, first)
-    try:
-        for _ in range(2):
-            with pytest.raises(SystemExit), held():  # once more, over the one that calls ours
-                press(signal.SIGTERM)
-        assert called == [signal.SIGTERM] * 2
-    finally:
-        signal.signal(signal.SIGTERM, leave)
 
 
 def test_handlers_that_are_none_of_pythons_are_left_alone() -> None:
@@ -230,19 +187,6 @@ def run_in_thread(what: Callable[[], Any]) -> Any:
     return got[0]
 
 
-def test_a_child_that_goes_on_behind_the_fork() -> None:
-    """In it, the end of what the parent holds back is the end of nothing."""
-
-    def goes_on() -> int:
-        return 0
-
-    with held():
-        pid = os.fork()
-    if not pid:
-        os._exit(goes_on())
-    assert os.waitpid(pid, 0)[1] == 0
-
-
 class Dying:
     """Is interrupted while it dies."""
 
@@ -253,10 +197,6 @@ class Dying:
     def __del__(self) -> None:
         with held(), let_through():
             press()
-
-
-def refused(what: object) -> None:
-    raise AssertionError(f"{what} was raised where nobody hears it")
 
 
 @pytest.fixture
@@ -291,90 +231,39 @@ def test_what_comes_while_an_object_dies_is_heard_behind_it(in_vain: list[Any]) 
     assert not in_vain
 
 
-def test_what_comes_while_an_object_dies_in_a_wait_is_heard_behind_it(in_vain: list[Any]) -> None:
-    steps = []
-    with held():
-        dying = Dying()
-        with pytest.raises(KeyboardInterrupt), let_through():
-            del dying
-            for _ in range(9):
-                pass
-            steps.append("not reached: a wait comes here")
-        with let_through():
-            steps.append(1)
-    assert steps == [1] and not in_vain
-
-
-def test_what_comes_while_an_object_dies_is_heard_behind_its_attributes(in_vain: list[Any]) -> None:
-    """Whatever is called when they die."""
-
-    class Own(Dying):
-        attribute: Any
-
-    watched: weakref.WeakSet[Any] = weakref.WeakSet()
-    dying = Own()
-    dying.attribute = Plain()
-    watched.add(dying.attribute)
-    with pytest.raises(KeyboardInterrupt):
-        del dying
-        for _ in range(9):
-            pass
-    assert not in_vain and not watched
-
-
-class Plain:
-    """Can be watched."""
-
-
-def at_line(step: int, do: Callable[[], object], what: Callable[[], object]) -> bool:
-    """Do something at this line of what shmloader does; False: there is no such line."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal lines
-        if frame.f_code.co_filename != signals.__file__:
-            return None
-        if event == "line":
-            lines += 1
-            if lines == step:
-                do()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        what()
-    finally:
-        sys.settrace(None)
-    return lines >= step
-
-
-def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
-    """Whether Ctrl-C at this line of what shmloader does was raised; and whether there was such a line."""
-    try:
-        return False, at_line(step, press, what)
-    except KeyboardInterrupt:
-        return True, True
+def at_each_line(do: Callable[[], None], what: Callable[[], object]) -> Iterator[AtLine]:
+    """Do something at the first line of what shmloader does, then at the second, and so on; one after each."""
+    for line in itertools.count(1):
+        with AtLine(line, do, (signals.__file__,)) as reached, contextlib.suppress(KeyboardInterrupt):
+            what()
+        if reached.lines < line:
+            return
+        yield reached
 
 
 def test_ctrl_c_at_any_line_is_heard_once_and_leaves_nothing() -> None:
+    raised = 0
+
     def hold() -> None:
-        with held():
-            with contextlib.suppress(KeyboardInterrupt), held():
-                pass
-            with let_through():
-                pass
+        nonlocal raised
+        try:
+            with held():
+                with contextlib.suppress(KeyboardInterrupt), held():
+                    pass
+                with let_through():
+                    pass
+        except KeyboardInterrupt:
+            raised += 1
+            raise
 
     steps = 0
-    while True:
+    for _ in at_each_line(press, hold):
         steps += 1
-        heard, found = interrupt_at(steps, hold)
+        assert raised == steps
         assert signals._hold is None or not signals._hold.depth
         with held():
             pass
         assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS, steps
-        if not found:
-            break
-        assert heard, f"not at line {steps}"
     assert steps > 40
 
 
@@ -394,12 +283,8 @@ def test_the_collector_at_any_line_holds_back_and_leaves_what_it_found() -> None
             held_back.append(True)
 
     steps = 0
-    found = True
-    while found:
-        steps += 1
-        found = at_line(steps, collect, hold)
-        assert held_back and all(held_back), steps
-        held_back.clear()
+    for steps, _ in enumerate(at_each_line(collect, hold), 1):
+        assert len(held_back) == 2 * steps and all(held_back), steps
         assert signals._hold is None
         assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS, steps
     assert steps > 100
