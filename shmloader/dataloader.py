@@ -23,7 +23,7 @@ from shmloader.private import replaced
 from shmloader.resume.dataset_epochs import listen
 from shmloader.resume.place import place_of
 from shmloader.system.cleanup import ClosedByWith, take_all
-from shmloader.system.cores import have_other_cores, hides_cores
+from shmloader.system.limits import have_other_cores, hides_cores
 from shmloader.system.user_line import warn_once
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing

@@ -102,8 +102,7 @@ class Measured:
         from shmloader.statistics.evidence import Evidence, settings_of, shares_of, with_ranks
         from shmloader.statistics.report import Report
         from shmloader.statistics.verdict import verdict_of
-        from shmloader.system.cores import cores, ranks_here
-        from shmloader.system.limits import available_memory
+        from shmloader.system.limits import available_memory, cores, ranks_here
 
         stats = self._stats(since)
         log = account_of(self).meter.log.since()

@@ -1,6 +1,6 @@
 # cython: language_level=3
 """A worker's handlers of signals: it ends with its trainer, and outlives a SIGTERM, SIGINT or SIGHUP to its group.
-NOTE [ Group signals ] in group_signals.py.
+NOTE [ Group signals ] in signals.py.
 """
 
 cdef extern from *:
@@ -19,7 +19,7 @@ cdef extern from *:
 
     static void process_on_group_signal(int number, siginfo_t *from, void *context);
 
-    /* The trainer itself sends it, queued, when it exits: NOTE [ Group signals ] in group_signals.py, 6.  A worker
+    /* The trainer itself sends it, queued, when it exits: NOTE [ Group signals ] in signals.py, 6.  A worker
      * that has no such handler yet dies of it. */
     static void process_on_orphaned(int number, siginfo_t *from, void *context)
     {
@@ -68,7 +68,7 @@ cdef extern from *:
             before->sa_handler(number);
     }
 
-    /* See NOTE [ Group signals ] in group_signals.py. */
+    /* See NOTE [ Group signals ] in signals.py. */
     static void process_on_group_signal(int number, siginfo_t *from, void *context)
     {
         int saved = errno, at = number == SIGTERM ? 0 : number == SIGINT ? 1 : 2;

@@ -79,7 +79,7 @@ from shmloader.private import of_torch
 from shmloader.ring.segment import MOST_RESERVED, Segment
 from shmloader.system.call_stacks import StackMemory
 from shmloader.system.parents_death import begin
-from shmloader.worker.send_exception import write_instead
+from shmloader.worker.loop import write_instead
 
 MOST_UNREAD = 1 << 16  # bytes of requests that the kernel holds, on either machine, until the far worker reads them
 LOST = 79  # the exit code of a stand-in whose far worker is lost

@@ -5,11 +5,14 @@ path, size and modification time.
 It keeps the samples of whole pictures as their files have them, before chroma is upsampled: NOTE [ Kept planes ] in
 cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and equals the file's crop bit for
 bit.  NOTE [ Cache table ] in cython_ext/atomics.h explains how processes add pictures at the same time.
+
+The value of `cache=` is a size of memory, or a share of it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 import warnings
 from hashlib import blake2b
@@ -17,13 +20,53 @@ from typing import Any
 
 from shmloader.core.cache_table import Claim
 from shmloader.core.jpeg import Decoder
-from shmloader.images.cache_budget import budget_of, size_text
 from shmloader.images.cache_memory import HEAD, CacheMemory
 from shmloader.system.common_memory import Place
 from shmloader.system.limits import allowed_memory
 from shmloader.system.processes import start_of
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "budget_of", "size_text"]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", re.IGNORECASE)
+_LEAST = 1 << 20
+_REMEDY = "Give a size (cache='16 GB') or a share of the memory that this process may have (cache=0.3)."
+_NO_FILE = (
+    f"Decoded pictures are kept in memory, and in no file. {_REMEDY} A file can keep an index of the pictures, with "
+    "which later runs decode them a fifth faster: rows='train.rows'."
+)
+
+
+def budget_of(value: Any) -> int:
+    """The bytes that a user's `cache=` allows.
+
+    Raises:
+        TypeError, ValueError: it has no meaning.
+    """
+    if isinstance(value, float):
+        if not 0 < value < 1:
+            raise ValueError(f"cache={value!r} is no share of the memory. A share is above 0 and below 1. {_REMEDY}")
+        return int(value * allowed_memory())
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise TypeError(f"cache={value!r} is a {type(value).__name__}. {_NO_FILE}")
+    if isinstance(value, int):
+        size = value
+    elif (match := _SIZE.fullmatch(value)) is not None:
+        size = int(float(match[1]) * _UNITS[match[2].upper()])
+    else:
+        raise ValueError(f"cache={value!r} is no size. {_NO_FILE}")
+    if not _LEAST <= size < 1 << 42:
+        raise ValueError(f"cache={value!r} is {size} bytes. A cache has 1 MiB to 4 TiB. {_REMEDY}")
+    return size
+
+
+def size_text(size: float) -> str:
+    """A number of bytes, for people."""
+    unit = 0
+    while size >= 1024 and unit < 4:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.{0 if unit == 0 or size >= 100 else 1}f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
 
 _PLANES = b"planes 1"  # the decoder's output; if its contents or their order change, so must the number
 _STATUS = struct.Struct("<QQ")

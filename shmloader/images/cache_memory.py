@@ -13,7 +13,7 @@ import struct
 import weakref
 
 from shmloader.core.cache_table import VERSION, CacheTable
-from shmloader.images.cache_budget import size_text
+from shmloader.images.cache import size_text
 from shmloader.system.common_memory import Place, held, open_common
 from shmloader.system.limits import allowed_memory, available_memory
 

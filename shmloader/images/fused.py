@@ -19,11 +19,10 @@ from shmloader.images.early_files import EarlyFile
 from shmloader.images.following import Following
 from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
 from shmloader.images.picture_columns import Columns, columns
-from shmloader.images.pictures import PictureDataset
+from shmloader.images.pictures import PictureDataset, Wrapped
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
 from shmloader.images.shard_pictures import ShardPictures, shard_pictures
-from shmloader.images.wrapped import Wrapped
 from shmloader.protocols.attributes import attribute
 from shmloader.storage.shards import Shards
 

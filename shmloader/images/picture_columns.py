@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 from shmloader.images.known import text_of
+from shmloader.images.pictures import explained
 
 __all__ = ["Columns", "OnColumn", "columns", "on_column"]
 

@@ -1,24 +1,66 @@
 """A dataset of pictures and their classes: the common part of a fused dataset and a folder.
 Has files read early, adds the cache's line to report(), and names files at hand in the stack of a hanging worker.
+Its explain() says what is fused, and what each part of a sample costs.  Wrapped has all attributes of the dataset inside.
 """
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from shmloader.images.early_files import EarlyFiles
-from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 from shmloader.system.call_stacks import FURTHER
 
-__all__ = ["PictureDataset"]
+__all__ = ["PictureDataset", "Wrapped", "explained"]
+
+_MEASURED = 32  # samples
+
+
+def explained(heading: str, reader: Any, measure: bool, count: int, file: Callable[[int], Any]) -> str:
+    """The text of explain().
+
+    Args:
+        heading: Its first line.
+        reader: Makes the images; its `notes` are the lines that follow.
+        measure: Whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that are
+            made for it.  The states of the generators do not change.
+        count: The number of samples.
+        file: Returns the path or the bytes of a sample's file.
+    """
+    notes = [heading, *reader.notes]
+    if measure and count:
+        every = max(1, count // _MEASURED)
+        notes += _costs(reader, [file(at) for at in range(0, count, every)][:_MEASURED])
+    return "\n".join(notes)
+
+
+def _costs(reader: Any, files: Sequence[Any]) -> list[str]:
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    read, failed = [], []
+    try:
+        for file in files:  # once before the measurement, because the first run finds nothing in the caches
+            try:
+                reader.costs([file])
+                read.append(file)
+            except Exception as error:
+                failed.append(f"  one of {len(files)} samples failed and is not counted: {error}")
+        costs = reader.costs(read) if read else []
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+    total = sum(cost for _, cost in costs)
+    lines = [f"  {name}: {cost:.0f} us" for name, cost in costs]
+    return [f"A sample costs {total:.0f} us of CPU, over {len(read)} samples:", *lines, *failed]
 
 
 class PictureDataset(Dataset[Any]):
@@ -132,3 +174,31 @@ def _files() -> str:
 
 
 FURTHER.append(_files)
+
+
+class Wrapped(Dataset[Any]):
+    """A dataset around another one, which may make its samples in another way.  All else comes from the inner one.
+
+    Args:
+        dataset: the inner one.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        # While a copy is made it has no attributes.  Of protocols, the outer dataset has only those that it defines.
+        if name == "dataset" or (name.startswith("__") and name != "__getitems__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The samples come from the inner dataset, so a `transform` or `samples` set on the outer one would do nothing.
+        is_own = name == "dataset" or name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        if is_own or not hasattr(self.__dict__.get("dataset"), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.dataset, name, value)

@@ -15,8 +15,7 @@ import torch
 from shmloader.images.canvas import Step
 from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import filter_number
-from shmloader.images.finish import Divide, Finish, Normalize
-from shmloader.images.row_steps import RowStep
+from shmloader.images.finish import Divide, Finish, Normalize, RowStep
 from shmloader.images.trivial_augment import OwnTrivialAugment
 
 __all__ = ["Recipe", "evaluation", "training"]

@@ -18,14 +18,13 @@ import torch
 from shmloader.images.canvas import Step
 from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import BICUBIC, BILINEAR
-from shmloader.images.finish import Divide, Finish, Multiply, Normalize
+from shmloader.images.finish import CallInPlace, Divide, Erase, Finish, Multiply, Normalize, RowStep
 from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, text_of, version_of
 from shmloader.images.known_elsewhere import ELSEWHERE, IN_PLACE, NUMBERS
 from shmloader.images.known_operations import OPERATIONS, Steps, sides_of
 from shmloader.images.operations import Call, PaddedCrop
 from shmloader.images.random_numbers import NUMPY, PYTHON
 from shmloader.images.recipe import Recipe
-from shmloader.images.row_steps import CallInPlace, Erase, RowStep
 
 __all__ = ["recognise"]
 

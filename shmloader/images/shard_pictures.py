@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from shmloader.images.explanation import explained
 from shmloader.images.following import Following
+from shmloader.images.pictures import explained
 from shmloader.storage.shards import Shards, named_columns
 
 __all__ = ["ShardPictures", "shard_pictures"]

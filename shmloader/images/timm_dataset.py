@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from shmloader.images.early_files import EarlyFiles
-from shmloader.images.explanation import explained
 from shmloader.images.following import Following
-from shmloader.images.wrapped import Wrapped
+from shmloader.images.pictures import Wrapped, explained
 
 __all__ = ["TimmPictures", "why_not"]
 

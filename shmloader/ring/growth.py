@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
-from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
+from shmloader.ring.segment import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.anonymous_files import SHM_MOUNT, allocate
 from shmloader.system.limits import available_memory
 from shmloader.system.user_line import warn_once

@@ -23,7 +23,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader.statistics.stats import Stats, Times
-from shmloader.system.cores import rank_here
+from shmloader.system.limits import rank_here
 
 PORT, ADDRESS = "SHMLOADER_METRICS_PORT", "SHMLOADER_METRICS_ADDRESS"
 QUANTILES = {"0.5": "p50_s", "0.9": "p90_s", "0.99": "p99_s"}

@@ -15,7 +15,7 @@ that we make, so it works where ours are refused.  Ours works there, too:
                         trainer once a second (parents_death.py).  A served loader and its readers notice each
                         other's death by their connection alone.
     prctl               A worker watches its trainer as one of a fork server does (parents_death.py).
-    sched_getaffinity   All cores of the machine count (cores.py).
+    sched_getaffinity   All cores of the machine count (limits.py).
     madvise             Pages that were given back stay allocated until the ring ends.
 
 Where there is no /proc, no limit is known (limits.py).

@@ -20,9 +20,8 @@ import torch
 from shmloader.private.of_multiprocessing import given_descriptors
 from shmloader.system import anonymous_files
 from shmloader.system.anonymous_files import Filler, MiB
-from shmloader.system.group_signals import unblocked
 from shmloader.system.sealed_memory import reduced
-from shmloader.system.signals import let_through
+from shmloader.system.signals import let_through, unblocked
 
 # A CUDA tensor's pickle has this name in it.  It counts one reader, so only one process may unpickle it.
 COUNTS_ITS_READER = b"rebuild_cuda_tensor"

@@ -15,7 +15,7 @@ NOTE [ Shutdown ]
     1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
        collected, whichever comes first.  If the user breaks out of the loop, nobody keeps it, so it is collected at
        once.  If its workers persist, the loader keeps it, and the next iter() drains what is left (_begin()).  At
-       interpreter exit little is done (at_exit.py): multiprocessing terminates the workers, which are daemons, and the
+       interpreter exit little is done (watch.py): multiprocessing terminates the workers, which are daemons, and the
        kernel frees memory that has no name.
     2. The iterator sets the flag `stop` and tolls every worker's bell, which wakes the worker even if its sleeper bit
        is not set (ring_toll).  Then it ends the watching thread.  It joins all workers, with one deadline for all, then
@@ -70,16 +70,14 @@ from shmloader.ring.growth import ring_memory
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cleanup import OwnIterator
-from shmloader.system.cores import may_spin
+from shmloader.system.limits import may_spin
 from shmloader.system.signals import held
-from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import Tally
-from shmloader.trainer.conductor import Conductor
+from shmloader.trainer.conductor import Conductor, begin_iterator, left_of_streams, seed_of_workers, warn_if_all_dropped
 from shmloader.trainer.delivery import Delivery
-from shmloader.trainer.epoch_length import warn_if_all_dropped
 from shmloader.trainer.sample_pool import pool_of
 from shmloader.trainer.schedule import schedule_of
-from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
+from shmloader.trainer.watch import raise_at_exit
 from shmloader.trainer.worker_set import WorkerSet
 
 if TYPE_CHECKING:

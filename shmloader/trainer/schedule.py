@@ -22,7 +22,7 @@ from shmloader.protocols.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
 from shmloader.resume.samplers import samplers_of
-from shmloader.trainer.epoch_length import most_under_way
+from shmloader.trainer.conductor import most_under_way
 from shmloader.trainer.windows import Windows
 
 STEALING_FACTOR = 4  # with stealing and small batches, up to this many times as many are under way as in torch

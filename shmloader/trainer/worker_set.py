@@ -23,20 +23,19 @@ from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory
 from shmloader.system.cleanup import take_all
-from shmloader.system.green_threads import refuse_green_threads
-from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
-from shmloader.system.signals import held
+from shmloader.system.signals import blocked_at_start, held
 from shmloader.system.spawn_arguments import SpawnArguments
-from shmloader.trainer.at_exit import enlist, raise_at_exit
-from shmloader.trainer.open_files import warn_of_open_files
+from shmloader.trainer.before_workers import refuse_green_threads, warn_of_open_files
 from shmloader.trainer.watch import (
     NOT_PICKLED,
     OUT_OF_MEMORY,
     Watch,
     end_of,
+    enlist,
     killed_at_start,
     not_started,
+    raise_at_exit,
     runs,
     send,
     wait_for_ends,

@@ -2,17 +2,22 @@
 It begins epochs (worker_init_fn, set_epoch), catches exceptions, and gives up the slot of a batch that user code keeps.
 
 The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
-threads, and the same exceptions caught.  How an exception gets to the trainer: send_exception.py.
+threads, and the same exceptions caught.
 
 A worker saves its random states (random_states.py) and its stream's state after each batch.  `restore_stream` and
 `pass_over` in fetch.py resume a stream.  NOTE [ Cells ] in resume/stream_states.py says which batch's state a loader's
 state has.
+
+An exception is sent in place of its batch, in the form in which torch's workers send it.  Worker._fill catches it.  Steps.bring() in next_batch.pxi raises it in the batch's turn, by raise_again() of
+batch/exceptions.py, and the epoch continues with the next batch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import pickle
+import sys
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
@@ -28,6 +33,7 @@ from shmloader.core.process import keep_freed_memory, outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
 from shmloader.private import of_torch
+from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.protocols.states import load_state
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
@@ -36,13 +42,47 @@ from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Sampler
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, is_restored, state_at_first, state_when_fresh
+from shmloader.worker.fetch import (
+    Fetch,
+    Left,
+    StateCosts,
+    Stream,
+    fetch_from,
+    is_restored,
+    state_at_first,
+    state_when_fresh,
+)
 from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.numbered_copy import NumberedCopy
 from shmloader.worker.replace_bad_samples import Skips
-from shmloader.worker.send_exception import error_as_state, write_instead
-from shmloader.worker.state_costs import StateCosts
 from shmloader.worker.their_fetcher import TheirStream, theirs
+
+_SHORT = 2000  # characters of a traceback: its end has the exception
+
+
+def error_as_state(where: str) -> bytes:
+    """The exception that is being handled, in place of a stream's state: pickled, in a tuple of its own."""
+    return pickle.dumps((caught(where),))
+
+
+def write_instead(writer: Writer, ring: WorkerSide, batch: Any, where: str) -> None:
+    """Write the exception that is being handled in place of a batch that cannot be pickled, or does not fit.
+
+    Args:
+        writer, ring: The destination.
+        batch: The batch that could not be written.
+        where: See caught().
+    """
+    is_mine = type(batch) is not ExceptionWrapper
+    wrapped = caught(where) if is_mine else batch
+    kind = MemoryError if is_mine and isinstance(sys.exc_info()[1], MemoryError) else RuntimeError
+    try:
+        writer.write(wrapped)  # after the stacked tensors, which a collate function may keep
+    except Exception:  # memory is too short for its traceback
+        ring.rewind()
+        short = ExceptionWrapper((kind, kind(wrapped.exc_msg[-_SHORT:]), None), where)
+        writer.write(short)
+
 
 Seed = Callable[[Any, int, Any, int], Any]  # a function of random_states.py that seeds a task
 

@@ -36,7 +36,7 @@ def seed_worker(base_seed: int, worker: int) -> int:
     draw on.
 
     Args:
-        base_seed: Of the loader's iterator (trainer/seeds.py).
+        base_seed: Of the loader's iterator (trainer/conductor.py).
         worker: Which worker this is.
     """
     seed = base_seed + worker

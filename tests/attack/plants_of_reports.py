@@ -338,7 +338,7 @@ OF_SAMPLERS = (
         fault="nothing says that a stream's states take most of a worker's time",
         edits=(
             (
-                "shmloader/worker/state_costs.py",
+                "shmloader/worker/fetch.py",
                 "if not self._has_warned and self._states > LEAST * 1e9 and self._states > SHARE * self._all:",
                 "if False:",
             ),
@@ -420,7 +420,7 @@ OF_SYSTEMS = (
     Plant(
         fault="no loader with workers can be made where a sandbox refuses sched_getaffinity",
         edits=(
-            ("shmloader/system/cores.py", "    except OSError as error:", "    except () as error:"),
+            ("shmloader/system/limits.py", "    except OSError as error:", "    except () as error:"),
             ("shmloader/dataloader.py", " or (num_workers and hides_cores()):", ":"),
         ),
         tests=(f"{REFUSED}[sched_getaffinity-EPERM-fork]",),
@@ -455,7 +455,7 @@ OF_SYSTEMS = (
         fault="prefetch_factor=100_000 makes 100,000 slots for each worker, though the epoch has five batches",
         edits=(
             (
-                "shmloader/trainer/epoch_length.py",
+                "shmloader/trainer/conductor.py",
                 "return usual if batches is None else min(usual, max(batches + 1, int(loader.num_workers)))",
                 "return usual",
             ),
@@ -554,7 +554,7 @@ OF_OBJECTS = (
     ),
     Plant(
         fault="where gevent has replaced threads, workers start, and the process ends by SIGSEGV",
-        edits=(("shmloader/system/green_threads.py", "    if patched:", "    if False:"),),
+        edits=(("shmloader/trainer/before_workers.py", "    if patched:", "    if False:"),),
         tests=("tests/system/test_green_threads.py::test_what_gevent_has_replaced",),
     ),
     Plant(

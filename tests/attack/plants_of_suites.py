@@ -359,7 +359,7 @@ _OF_DATASETS = (
         fault="drop_last drops all of an epoch, or of each worker's part, without a word",
         edits=(
             (
-                "shmloader/trainer/epoch_length.py",
+                "shmloader/trainer/conductor.py",
                 "    if loader is None or not isinstance(epoch, Epoch) or loader in _warned:\n",
                 "    if True:\n",
             ),
@@ -379,7 +379,7 @@ _OF_DATASETS = (
         fault="workers are forked while the dataset holds an open file, without a word",
         edits=(
             (
-                "shmloader/trainer/open_files.py",
+                "shmloader/trainer/before_workers.py",
                 '    if has_init or getattr(context, "get_start_method", str)() != "fork":\n',
                 "    if True:\n",
             ),

@@ -22,7 +22,7 @@ from shmloader.checks import off_the_ring
 from shmloader.commands import line
 from shmloader.commands.arguments import bytes_of
 from shmloader.commands.doctor import Finding, Wanted, command, machine, software
-from shmloader.system import cores, file_systems, limits
+from shmloader.system import file_systems, limits
 from shmloader.trainer import iterator
 
 MiB = 1 << 20
@@ -62,21 +62,21 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
 def test_quotas_of_version_2(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("0::/pod/box\n")
     write_files(groups / "pod" / "box", cpu__max="max 100000", pids__max="max", pids__current=3)
-    assert cores.cores().quota is None and limits.available_processes() is None
+    assert limits.cores().quota is None and limits.available_processes() is None
     write_files(groups / "pod", cpu__max="150000 100000", pids__max=100, pids__current=40)
-    assert cores.cores().quota == 1.5 and limits.available_processes() == 60
+    assert limits.cores().quota == 1.5 and limits.available_processes() == 60
     write_files(groups / "pod" / "box", cpu__max="50000 100000", pids__max=10, pids__current=11)
-    assert cores.cores().quota == 0.5 and limits.available_processes() == 0
+    assert limits.cores().quota == 0.5 and limits.available_processes() == 0
 
 
 def test_quotas_of_version_1(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("5:cpu,cpuacct:/x\n4:memory:/box\n3:pids:/x\n0::/\n")
     write_files(groups / "cpu" / "x", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
-    assert cores.cores().quota is None
+    assert limits.cores().quota is None
     write_files(groups / "cpu" / "x", cpu__cfs_quota_us=250000)
     write_files(groups / "pids", pids__max=7, pids__current=2)
     write_files(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
-    assert cores.cores().quota == 2.5 and limits.available_processes() == 5
+    assert limits.cores().quota == 2.5 and limits.available_processes() == 5
     assert 600 < limits.available_memory() < 1 << 60
     write_files(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
     assert limits.available_memory() == 600
@@ -116,7 +116,7 @@ def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
     granted = []
     for ranks in (1, 2, 100):
-        with cores.share_of_cores(ranks, 0) as share:
+        with limits.share_of_cores(ranks, 0) as share:
             granted.append(share)
     assert granted == [6, 3, 6]  # with fewer cores than ranks nothing is shared
 
@@ -124,7 +124,7 @@ def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("ranks_text", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
 def test_ranks(ranks_text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_text)
-    assert cores.ranks_here() == ranks
+    assert limits.ranks_here() == ranks
 
 
 # ------------------------------------------------------------------------------------------------------------- memory
@@ -221,7 +221,7 @@ def test_numa(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(machine_has: int, affinity: int, quota: float | None, wanted: Wanted = SMALL) -> Finding:
-        monkeypatch.setattr(cores, "cores", lambda: cores.Cores(machine_has, affinity, quota))
+        monkeypatch.setattr(limits, "cores", lambda: limits.Cores(machine_has, affinity, quota))
         return machine.enough_cores(wanted)
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
@@ -403,7 +403,7 @@ def test_state_meaning_and_remedy_are_shown() -> None:
 
 
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "cores", lambda: cores.Cores(64, 12, 9.5))
+    monkeypatch.setattr(command, "cores", lambda: limits.Cores(64, 12, 9.5))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     given = line.parser().parse_args(["doctor"])
     assert command.wanted_of(given) == Wanted(command.USUAL_BATCH, 4, 2, 2, 2)

@@ -26,7 +26,7 @@ from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Sample, Setting, endless, options_of
 from shmloader.commands.tuning.search import Row, Search
 from shmloader.commands.tuning.tune import notes_of
-from shmloader.system.cores import share_of_cores
+from shmloader.system.limits import share_of_cores
 from shmloader.system.processes import own_bytes
 
 MiB = 1 << 20

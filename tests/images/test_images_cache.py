@@ -20,7 +20,7 @@ from torch.utils.data import Subset
 from shmloader import images
 from shmloader.core import jpeg
 from shmloader.images import cache_memory
-from shmloader.images.cache_budget import budget_of
+from shmloader.images.cache import budget_of
 from tests.images import kept_pictures
 from tests.images import torchvision_stand_ins as tv
 from tests.images.kept_pictures import (
@@ -246,7 +246,7 @@ def test_a_file_is_no_cache(root: str, value: Any) -> None:
 
 
 def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shmloader.images.cache_budget.allowed_memory", lambda: 10 << 30)
+    monkeypatch.setattr("shmloader.images.cache.allowed_memory", lambda: 10 << 30)
     for value, budget in (
         ("16 GB", 16 << 30),
         ("1.5gib", 3 << 29),

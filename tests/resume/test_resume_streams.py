@@ -36,7 +36,7 @@ from resuming import flattened, numbers, quiet, through_json
 import shmloader
 from shmloader.device.prefetch import prefetcher
 from shmloader.resume import stream_states
-from shmloader.worker import state_costs
+from shmloader.worker import fetch
 
 pytestmark = quiet
 without_warnings = pytest.mark.filterwarnings(
@@ -321,7 +321,7 @@ def print_warnings(worker: int) -> None:
 def test_one_warning_where_the_state_takes_long(
     kind: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(state_costs, "LEAST", 0 if kind is Slow else state_costs.LEAST)
+    monkeypatch.setattr(fetch, "LEAST", 0 if kind is Slow else fetch.LEAST)
     with loader(kind(), 2, batch_size=1, worker_init_fn=print_warnings, **options) as made:
         for _ in range(2):
             iterate(made)

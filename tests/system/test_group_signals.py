@@ -276,7 +276,7 @@ def test_the_first_worker_is_blocked_too() -> None:
         """
         import multiprocessing, signal
         from multiprocessing import resource_tracker
-        from shmloader.system.group_signals import GROUP, blocked_at_start
+        from shmloader.system.signals import GROUP, blocked_at_start
         with blocked_at_start(multiprocessing.get_context("spawn")):
             resource_tracker.getfd()
             print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= set(GROUP))

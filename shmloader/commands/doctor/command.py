@@ -12,7 +12,7 @@ import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.commands.arguments import bytes_of, not_negative, positive
 from shmloader.commands.doctor import Finding, Wanted, software
-from shmloader.system.cores import cores, ranks_here
+from shmloader.system.limits import cores, ranks_here
 
 USUAL_BATCH = 256 * 3 * 224 * 224  # pictures as bytes
 WIDTH = 13  # of the column with the subject

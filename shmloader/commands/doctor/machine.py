@@ -1,4 +1,4 @@
-"""Checks whether a loader fits into this machine and its limits: memory, cores, open files, processes, addresses.
+"""Checks whether a loader fits into this machine and its limits: memory, limits, open files, processes, addresses.
 And a test of two seconds: batches through a ring, beside a plain copy of the same bytes.
 """
 
@@ -21,7 +21,7 @@ from shmloader.commands.doctor import Finding, Wanted
 from shmloader.dataloader import DataLoader
 from shmloader.ring.growth import free_in_shm, in_units
 from shmloader.ring.segment import Segment
-from shmloader.system import cores, limits
+from shmloader.system import limits
 from shmloader.system.anonymous_files import SHM_MOUNT
 from shmloader.system.file_systems import kinds_of
 from shmloader.system.processes import processes_of, status_of
@@ -79,7 +79,7 @@ def memory(wanted: Wanted) -> Finding:
 
 def enough_cores(wanted: Wanted) -> Finding:
     """Whether there are cores for all workers, and whether libraries in this process see how few there are."""
-    found, threads = cores.cores(), torch.get_num_threads()
+    found, threads = limits.cores(), torch.get_num_threads()
     state = f"{found.affinity} of {found.machine} by affinity"
     state += "" if found.quota is None else f", {found.quota:g} by the control group's quota"
     share = found.usable / wanted.ranks
@@ -150,7 +150,7 @@ def addresses(wanted: Wanted) -> Finding:
 
 def numa(wanted: Wanted) -> Finding:
     """Whether this process runs on more than one memory node."""
-    here = [CORES / f"cpu{core}" for core in cores.affinity_of_this() or range(os.cpu_count() or 1)]
+    here = [CORES / f"cpu{core}" for core in limits.affinity_of_this() or range(os.cpu_count() or 1)]
     nodes = sorted({node.name[4:] for core in here for node in core.glob("node[0-9]*")}, key=int)  # links in its folder
     state = f"this process may run on node {' and '.join(nodes)}" if nodes else "one node"
     if len(nodes) < 2:

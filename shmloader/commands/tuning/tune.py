@@ -21,8 +21,7 @@ import shmloader
 from shmloader.checks import off_the_ring
 from shmloader.protocols.row_wise import is_row_wise
 from shmloader.resume.samplers import within
-from shmloader.system.cores import rank_here, ranks_here, share_of_cores
-from shmloader.system.limits import available_memory
+from shmloader.system.limits import available_memory, rank_here, ranks_here, share_of_cores
 
 if TYPE_CHECKING:  # off Linux there is no core, which they need
     from shmloader.commands.tuning.measure import Sample, Setting

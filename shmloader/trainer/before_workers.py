@@ -1,4 +1,4 @@
-"""Warns if workers are forked while the dataset holds an open file, which they would share.
+"""Warns before workers are forked while the dataset holds an open file, and refuses them where gevent has replaced threads.
 
 Forked processes share the position of an open file.  If two workers read from it, each moves the position of the other,
 and both get wrong bytes without an error.  Libraries for HDF5, LMDB and SQLite do not allow the use of an open file
@@ -10,6 +10,9 @@ attributes of a dataset, and the first item of a list, a tuple or a dict among t
 trusted, because that may open the files again.  These are harmless: what lies in a dict by process id; files that are
 closed, or not open for reading; memory, pipes and devices; a file beside an mmap of it; an LMDB that is read-only and
 takes no locks.
+
+Under gevent's threads, what watches the workers would never run.  The trainer sleeps in C until a batch comes, and a greenlet runs only while all others wait in gevent's own functions.
+So a worker's death was never seen, and in a greenlet the process ended by SIGSEGV.  torch's iterator fails there too.
 """
 
 from __future__ import annotations
@@ -130,3 +133,19 @@ _KINDS: dict[str, Callable[[Any], bool]] = {  # by the name of the class: whethe
     "sqlite3.Connection": _has_file,
     "PIL.ImageFile.ImageFile": lambda picture: bool(picture.tile) and _is_file(picture.fp),
 }
+
+
+def refuse_green_threads() -> None:
+    """Call this before workers start.
+
+    Raises:
+        RuntimeError: gevent has replaced what our threads need.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    patched = [name for name in ("threading", "select") if monkey is not None and monkey.is_module_patched(name)]
+    if patched:
+        raise RuntimeError(
+            f"gevent has replaced {' and '.join(patched)} in this process, so the thread that watches a loader's "
+            "workers cannot run. Call gevent.monkey.patch_all(thread=False, select=False), give num_workers=0, or "
+            "load in a process that gevent has not patched."
+        )
