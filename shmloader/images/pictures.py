@@ -1,6 +1,6 @@
 """A dataset of pictures and their classes: the common part of a fused dataset and a folder.
 Has files read early, adds the cache's line to report(), and names files at hand in the stack of a hanging worker.
-Its explain() says what is fused, and what each part of a sample costs.  Wrapped has all attributes of the dataset inside.
+Its explain() says what is fused, and what each part of a sample costs.
 """
 
 from __future__ import annotations

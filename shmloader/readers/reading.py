@@ -20,7 +20,7 @@ from shmloader.core.ring import Mapping
 from shmloader.core.served_side import VERSION, ServedSide
 from shmloader.private.of_torch import ExceptionWrapper
 from shmloader.readers.connection import BATCH, BESIDE, DROPPED, LEAVES, OVER, connect_to, nobody, peer_of
-from shmloader.ring.segment import Geometry
+from shmloader.ring.growth import Geometry
 from shmloader.system.cleanup import in_del
 from shmloader.system.signals import held
 

@@ -1,5 +1,4 @@
 """Files in memory without a name: how they are made, also where a sandbox refuses memfd_create, and are written.
-And what a sandbox's refusal of a system call is, and the text about it.
 
 NOTE [ Sandboxes ]
 
@@ -33,25 +32,12 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
-from shmloader.system.limits import available_memory
+from shmloader.system.limits import available_memory, is_refusal, refused
 
 SHM_MOUNT = "/dev/shm"
 MiB = 1 << 20
 _UNASKED = MiB  # bytes of a file that are written before the first check of free memory
 _STEP = 64 * MiB  # bytes between two checks
-
-
-def is_refusal(error: OSError) -> bool:
-    """Whether a sandbox may have refused a system call, or the kernel is too old for it."""
-    return error.errno in (errno.EPERM, errno.ENOSYS, errno.EACCES)
-
-
-def refused(call: str, error: OSError) -> str:
-    """The text about such a call: what happened, and the remedy."""
-    return (
-        f"{call} is refused here ({error.strerror}). Allow this system call in the sandbox (a container's seccomp "
-        "profile)"
-    )
 
 
 def memory(name: str, *, seals: bool = False) -> int:

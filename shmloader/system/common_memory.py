@@ -36,7 +36,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from shmloader.system.anonymous_files import is_refusal, refused
+from shmloader.system.limits import is_refusal, refused
 from shmloader.system.processes import files_of, processes_of
 
 __all__ = ["Place", "held", "open_common"]

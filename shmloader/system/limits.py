@@ -10,13 +10,12 @@ them for processes to spin while they wait.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-from shmloader.system.anonymous_files import is_refusal
 
 MEMINFO = Path("/proc/meminfo")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -27,6 +26,19 @@ FILES = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
+
+
+def is_refusal(error: OSError) -> bool:
+    """Whether a sandbox may have refused a system call, or the kernel is too old for it."""
+    return error.errno in (errno.EPERM, errno.ENOSYS, errno.EACCES)
+
+
+def refused(call: str, error: OSError) -> str:
+    """The text about such a call: what happened, and the remedy."""
+    return (
+        f"{call} is refused here ({error.strerror}). Allow this system call in the sandbox (a container's seccomp "
+        "profile)"
+    )
 
 
 def available_memory() -> int:

@@ -1,4 +1,4 @@
-"""Warns before workers are forked while the dataset holds an open file, and refuses them where gevent has replaced threads.
+"""Before workers start: warns if the dataset holds an open file that they would share, and refuses gevent's threads.
 
 Forked processes share the position of an open file.  If two workers read from it, each moves the position of the other,
 and both get wrong bytes without an error.  Libraries for HDF5, LMDB and SQLite do not allow the use of an open file
@@ -11,8 +11,9 @@ trusted, because that may open the files again.  These are harmless: what lies i
 closed, or not open for reading; memory, pipes and devices; a file beside an mmap of it; an LMDB that is read-only and
 takes no locks.
 
-Under gevent's threads, what watches the workers would never run.  The trainer sleeps in C until a batch comes, and a greenlet runs only while all others wait in gevent's own functions.
-So a worker's death was never seen, and in a greenlet the process ended by SIGSEGV.  torch's iterator fails there too.
+Under gevent's threads, what watches the workers would never run. The trainer sleeps in C until a batch comes, and a
+greenlet runs only while all others wait in gevent's own functions. So a worker's death was never seen, and in a
+greenlet the process ended by SIGSEGV. torch's iterator fails there too.
 """
 
 from __future__ import annotations

@@ -73,10 +73,10 @@ from shmloader.system.cleanup import OwnIterator
 from shmloader.system.limits import may_spin
 from shmloader.system.signals import held
 from shmloader.trainer.bad_samples import Tally
-from shmloader.trainer.conductor import Conductor, begin_iterator, left_of_streams, seed_of_workers, warn_if_all_dropped
+from shmloader.trainer.conductor import Conductor, begin_iterator, left_of_streams, seed_of_workers
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.sample_pool import pool_of
-from shmloader.trainer.schedule import schedule_of
+from shmloader.trainer.schedule import schedule_of, warn_if_all_dropped
 from shmloader.trainer.watch import raise_at_exit
 from shmloader.trainer.worker_set import WorkerSet
 

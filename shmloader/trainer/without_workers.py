@@ -31,8 +31,9 @@ from shmloader.resume.samplers import Samplers, is_known, sampler_of
 from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
-from shmloader.trainer.conductor import begin_iterator, left_of_streams, warn_if_all_dropped
+from shmloader.trainer.conductor import begin_iterator, left_of_streams
 from shmloader.trainer.fetcher import OurFetcher, fetcher_of, samples_of
+from shmloader.trainer.schedule import warn_if_all_dropped
 from shmloader.worker.fetch import Left, pass_over, restore_stream, state_of_stream, state_when_fresh
 from shmloader.worker.their_fetcher import TheirStream
 

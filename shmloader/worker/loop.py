@@ -8,8 +8,9 @@ A worker saves its random states (random_states.py) and its stream's state after
 `pass_over` in fetch.py resume a stream.  NOTE [ Cells ] in resume/stream_states.py says which batch's state a loader's
 state has.
 
-An exception is sent in place of its batch, in the form in which torch's workers send it.  Worker._fill catches it.  Steps.bring() in next_batch.pxi raises it in the batch's turn, by raise_again() of
-batch/exceptions.py, and the epoch continues with the next batch.
+An exception is sent in place of its batch, in the form in which torch's workers send it. Worker._fill catches it.
+Steps.bring() in next_batch.pxi raises it in the batch's turn, by raise_again() of batch/exceptions.py, and the epoch
+continues with the next batch.
 """
 
 from __future__ import annotations

@@ -455,7 +455,7 @@ OF_SYSTEMS = (
         fault="prefetch_factor=100_000 makes 100,000 slots for each worker, though the epoch has five batches",
         edits=(
             (
-                "shmloader/trainer/conductor.py",
+                "shmloader/trainer/schedule.py",
                 "return usual if batches is None else min(usual, max(batches + 1, int(loader.num_workers)))",
                 "return usual",
             ),

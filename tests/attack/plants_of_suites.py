@@ -359,7 +359,7 @@ _OF_DATASETS = (
         fault="drop_last drops all of an epoch, or of each worker's part, without a word",
         edits=(
             (
-                "shmloader/trainer/conductor.py",
+                "shmloader/trainer/schedule.py",
                 "    if loader is None or not isinstance(epoch, Epoch) or loader in _warned:\n",
                 "    if True:\n",
             ),

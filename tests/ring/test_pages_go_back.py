@@ -17,7 +17,7 @@ from conftest import assert_same
 from hostile import BothSides
 
 import shmloader
-from shmloader.ring.segment import FIRST_COMMIT
+from shmloader.ring.growth import FIRST_COMMIT
 
 MiB = 1 << 20
 LONG_AGO = 1  # since when a ring has rested

@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
     @property
     def ring_bytes(self) -> int:
         """The memory of all ranks' rings together."""
-        from shmloader.ring.segment import SPARE_COMMIT  # here, because there is no such module off Linux
+        from shmloader.ring.growth import SPARE_COMMIT  # here, because there is no such module off Linux
 
         return self.ranks * self.slots * (self.batch_bytes + SPARE_COMMIT)
 

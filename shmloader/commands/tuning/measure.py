@@ -18,7 +18,7 @@ from shmloader.dataloader import DataLoader
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT
 from shmloader.options import Options
-from shmloader.ring.segment import FIRST_COMMIT
+from shmloader.ring.growth import FIRST_COMMIT
 from shmloader.system.processes import own_bytes
 from shmloader.trainer.schedule import FURTHER_BYTES, schedule_of
 
