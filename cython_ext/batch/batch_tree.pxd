@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A batch, taken apart.  batch_tree.pyx describes the tokens of a plan."""
 
-# ------------------------------------------------------------------------------------------------------------ kept.pxi
+# ------------------------------------------------------------------------------------------------------------ batch_tree.pyx
 
 cdef enum:
     EACH_PICKLED = 16   # bytes of memory for each byte of a pickled plan, at most

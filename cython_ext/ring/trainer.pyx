@@ -32,7 +32,6 @@ from shmloader.core.ring cimport (
     FILLED, KEPT, SKIPPED, SKIPPED_KEPT, Mapping, ring_given, spin_budget, spin_learn, spin_once,
 )
 
-include "ring/progress.pxi"
 include "ring/indices.pxi"
 include "ring/epoch_counts.pxi"
 include "ring/free_cells.pxi"

@@ -27,7 +27,6 @@ from shmloader.core.ring cimport (
 include "ring/lane.pxi"
 include "ring/parts.pxi"
 include "ring/handover.pxi"
-include "ring/upcoming.pxi"
 include "ring/mapped_pages.pxi"
 
 cdef extern from "process/forks.h" nogil:

@@ -16,7 +16,7 @@ NO_EPOCH = -(1 << 63)  # no set_epoch()
 
 LONGEST_WORDS = 64 << 20  # bytes beside the payload: an entry's area reserves no more
 LONGEST_STATES = 16 << 10  # of the random generators; a ring's memory for them is as large
-MOST_KEPT = 1 << 20  # bytes of plans that both ends keep: NOTE [ Kept plans ] in kept.pxi
+MOST_KEPT = 1 << 20  # bytes of plans that both ends keep: NOTE [ Kept plans ] in batch_tree.pyx
 
 
 class Ask(NamedTuple):

@@ -4,7 +4,7 @@ It refuses a state that does not fit the loader, and drops a state if set_epoch(
 NOTE [ Place ]
 
     1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out
-       (progress.pxi).  With a prefetch thread, that iterator is ahead of the user.  So the thread sends a copy of the
+       (epoch_counts.pxi).  With a prefetch thread, that iterator is ahead of the user.  So the thread sends a copy of the
        count along with each batch, and the copy becomes the place when the user receives the batch.  Batches under way
        are made again after a resume.
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may

@@ -271,7 +271,7 @@ OF_PICTURES = (
     Plant(
         fault="a picture of 3,000 x 2 pixels by Resize(64) and CenterCrop(48) is a ValueError",
         edits=(
-            ("shmloader/images/canvas.py", " and max(width, height) <= LARGEST and ", " and "),
+            ("shmloader/images/canvas.py", "if max(width, height) > LARGEST or self._is_too_large:", "if self._is_too_large:"),
             (
                 "shmloader/images/canvas.py",
                 "return self._image is not None and max(self._image.size) > LARGEST",
