@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import sys
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +52,7 @@ class Plan:
     """What was found, and which objects hold it."""
 
     found: list[Found] = field(default_factory=list)
-    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict, list or Slots, a key in it, a value's id
+    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict or list, a key in it, a value's id
     tuples: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by id: tuples that may hold something found
 
     @property
@@ -126,37 +125,9 @@ def _within(prefix: str, holder: Any) -> Iterator[Step]:
         for k in range(len(holder)):
             yield f"{prefix}[{k}]", holder[k], holder, k
     else:
-        for held in (getattr(holder, "__dict__", {}), Slots(holder)):
-            for name in list(held):
-                yield f"{prefix}.{name}" if prefix else name, held[name], held, name
-
-
-class Slots:
-    """The attributes of an object that lie in `__slots__`, of classes written in Python, and that have a value."""
-
-    def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        self._members = {
-            name: member
-            for kind in reversed(type(holder).__mro__)
-            if "__slots__" in vars(kind)
-            for name, member in vars(kind).items()
-            if type(member) is types.MemberDescriptorType
-        }
-
-    def __iter__(self) -> Iterator[str]:
-        for name in self._members:
-            try:
-                self[name]
-            except AttributeError:
-                continue
-            yield name
-
-    def __getitem__(self, name: str) -> Any:
-        return self._members[name].__get__(self._holder)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._members[name].__set__(self._holder, value)
+        held = getattr(holder, "__dict__", {})
+        for name in list(held):
+            yield f"{prefix}.{name}" if prefix else name, held[name], held, name
 
 
 def _is_looked_into(value: Any, least: int) -> bool:
@@ -178,7 +149,7 @@ def _is_of_attributes(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (type, torch.nn.Module, torch.Tensor, BaseException)):
         return False
-    if not isinstance(getattr(value, "__dict__", None), dict) and not list(Slots(value)):
+    if not isinstance(getattr(value, "__dict__", None), dict):
         return False
     if isinstance(value, Dataset):
         return True
