@@ -23,9 +23,8 @@ from shmloader.protocols.iterators import by_next, skip
 from shmloader.protocols.states import load_state
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
-from shmloader.resume.sampler_epochs import load_sampler, set_epoch_of_samplers
 from shmloader.resume.sampler_generators import drawing_from
-from shmloader.resume.samplers import DRAWS, KNOWN, Samplers, iterates_as
+from shmloader.resume.samplers import DRAWS, KNOWN, Samplers, iterates_as, load_sampler, set_epoch_of_samplers
 from shmloader.resume.state import State
 
 

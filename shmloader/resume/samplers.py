@@ -1,5 +1,5 @@
 """What a loader's sampler is: torch's, ours or another; which samplers are inside it; from which generators it draws;
-whether it has a state of its own.
+whether it has a state of its own.  Sets the epoch and the own state of samplers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from shmloader.protocols.attributes import attribute, length_of, says_where_it_is
+from shmloader.protocols.states import load_state
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.state import State
@@ -84,7 +85,7 @@ class Samplers:
     def epoch(self) -> int | None:
         """The epoch that set_epoch() gave one of them; None if none of them has one."""
         for part in self.all:
-            if has_set_epoch(part):
+            if callable(attribute(part, "set_epoch")):
                 number = attribute(part, "epoch")
                 if type(number) is int:
                     return number
@@ -170,7 +171,7 @@ class Samplers:
             next(iter(self.last), None)  # draws all at once
 
     def left(self, start: State | None) -> int | None:
-        """How many indices are given from this place on, if the length is right; None: there is no length.
+        """How many indices are given from this place on, if the length is right; None: it is not known.
 
         A BatchSampler of torch's takes the rest sample by sample, and its batch size may have changed.
         """
@@ -178,6 +179,8 @@ class Samplers:
         length = length_of(sampler)
         if length is None or start is None or not start.batches:
             return length
+        if start.ranks != self.ranks[1]:  # they divide the rest of all ranks' order
+            return None
         if not iterates_as(sampler, BatchSampler):
             return length - start.batches
         samples = length_of(sampler.sampler)
@@ -192,9 +195,22 @@ def samplers_of(loader: Any) -> Samplers:
     return Samplers(sampler_of(loader))
 
 
-def has_set_epoch(sampler: Any) -> bool:
-    """Whether a sampler can be given the number of an epoch."""
-    return callable(attribute(sampler, "set_epoch"))
+def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
+    """Call set_epoch() of samplers and of the samplers inside them, of each once."""
+    called: list[Any] = []
+    for part in [part for sampler in samplers for part in within(sampler)]:
+        method = attribute(part, "set_epoch")
+        if callable(method) and not any(part is other for other in called):
+            called.append(part)
+            method(number)
+
+
+def load_sampler(samplers: Samplers, state: State) -> None:
+    """Load a sampler's own state, and call set_epoch() if that state has another epoch than the loader's."""
+    load_state(samplers.keeper, state.sampler_state)
+    number = state.sampler_epoch
+    if number is not None and Samplers(samplers.outer).epoch != number:
+        set_epoch_of_samplers(number, samplers.outer)
 
 
 def name_of(sampler: Any) -> str:

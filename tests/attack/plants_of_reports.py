@@ -340,7 +340,7 @@ OF_SAMPLERS = (
     ),
     Plant(
         fault="the first state of mid-epoch lacks the generators from which the sampler drew, so another order comes",
-        edits=(("shmloader/resume/sampler_states.py", "self._generators.text()", "'{\"own\": []}'"),),
+        edits=(("shmloader/resume/sampler_states.py", "self._generators.text()", "'[]'"),),
         tests=(
             f"{ASKED}test_a_loop_that_seeds_again",
             "tests/resume/test_resume_own_samplers.py::test_the_rest_and_the_next_epoch",

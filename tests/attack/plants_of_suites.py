@@ -274,11 +274,6 @@ _OF_USED_UP = (
         ),
         attack=True,
     ),
-    Plant(
-        fault="an epoch is empty without a word where a used-up sampler gives nothing in two attempts",
-        edits=(("shmloader/resume/used_up.py", "        if drawn or self.iterator is None:\n", "        if True:\n"),),
-        tests=(f"{_OWN_SAMPLERS}::test_a_sampler_that_stays_at_its_end",),
-    ),
 )
 
 _OF_STREAMS = (
@@ -326,14 +321,7 @@ _OF_STREAMS = (
 _OF_SAMPLERS = (
     Plant(
         fault="a DistributedSampler with another seed takes a state in mid-epoch, so samples come twice or never",
-        edits=(
-            (
-                "shmloader/resume/order.py",
-                "    if samples_stay and was.settings and now.settings and was.settings != now.settings:\n"
-                "        return _set_to(was, now)\n",
-                "",
-            ),
-        ),
+        edits=(("shmloader/resume/order.py", " and (not samples or order == order_now))", ")"),),
         tests=(f"{_ORDERS}::test_other_arguments_of_a_distributed_sampler_are_refused_in_mid_epoch",),
         attack=True,
     ),
@@ -341,19 +329,6 @@ _OF_SAMPLERS = (
         fault="a state past the end of a shorter dataset gives an empty epoch without a word",
         edits=(("shmloader/resume/place.py", "why_past_end(samplers, state) or why_doubtful(", "why_doubtful("),),
         tests=(f"{_ORDERS}::test_a_place_past_the_end_of_a_shorter_dataset_is_one_warning",),
-        attack=True,
-    ),
-    Plant(
-        fault="set_epoch() does not reach a sampler that is wrapped under another name, without a word",
-        edits=(
-            (
-                "shmloader/resume/place.py",
-                "        if current is not None and current.given_number is not None:\n"
-                "            warn_of_unreached(loader, current.given_number, number)\n",
-                "",
-            ),
-        ),
-        tests=("tests/resume/test_resume_epochs.py::test_a_sampler_under_another_name_is_warned_of_once",),
         attack=True,
     ),
 )

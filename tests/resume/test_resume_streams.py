@@ -39,9 +39,9 @@ from torch.utils.data import get_worker_info
 
 import shmloader
 from shmloader.device.prefetch import prefetcher
-from shmloader.resume import stream_states
 from shmloader.ring import geometry
 from shmloader.ring.segment import Segment
+from shmloader.system import user_line
 from shmloader.worker import state_costs
 
 pytestmark = quiet
@@ -186,12 +186,12 @@ def test_a_state_that_lacks_a_stream_warns_when_it_is_saved(monkeypatch: pytest.
             warnings.simplefilter("error")
             one.state_dict()  # worker 1 has given nothing yet
         had.append(next(batches))
-        with pytest.warns(RuntimeWarning, match="lacks the place of 1 of its streams.*worker 1.*make /dev/shm larger"):
+        with pytest.warns(RuntimeWarning, match="lacks the place of Numbers in worker 1: .*Make /dev/shm larger"):
             state = saved(one)
         rest = list(batches)
     monkeypatch.undo()
     with loader(Numbers(), 2) as other:
-        with pytest.warns(RuntimeWarning, match="lacks the place of Numbers in worker 1"):
+        with pytest.warns(RuntimeWarning, match="Numbers has no state_dict.*the loaded state lacks what that returned"):
             other.load_state_dict(state)
         assert flattened(list(other)) == flattened(rest), "it is read through"
 
@@ -329,7 +329,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
 
 
 def test_a_stream_without_a_state_is_warned_of_once() -> None:
-    stream_states._warned.clear()
+    user_line._met.clear()
     with loader(Plain(), 2) as one:
         batches = iter(one)
         next(batches)
@@ -400,11 +400,10 @@ def test_what_state_dict_raises_is_raised_when_it_is_asked_for(kind: Any, worker
 def test_a_state_that_cannot_be_saved_between_epochs_is_a_warning() -> None:
     with loader(CannotSay(), 1, persistent_workers=True) as made:
         list(made)
-        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the end of the epoch"
+        says = r"lacks the place.*in worker 0: its state_dict\(\) raised RuntimeError at the end of the epoch"
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
-        stream_states._warned.clear()
 
 
 class Large(Numbers):
