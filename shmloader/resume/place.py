@@ -32,6 +32,7 @@ from shmloader.resume.order import why_doubtful, why_not, why_past_end
 from shmloader.resume.sampler_generators import Generators, why_not_generators
 from shmloader.resume.sampler_states import Saving
 from shmloader.resume.samplers import (
+    Another,
     Samplers,
     rank_of_state,
     sampler_of,
@@ -39,7 +40,6 @@ from shmloader.resume.samplers import (
     set_epoch_of_samplers,
     this_rank,
 )
-from shmloader.resume.source import Another
 from shmloader.resume.state import State, nested_in_tuples, state_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.user_line import caller, warn_once

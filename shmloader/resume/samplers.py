@@ -1,5 +1,15 @@
 """What a loader's sampler is: torch's, ours or another; which samplers are inside it; from which generators it draws;
 whether it has a state of its own.  Sets the epoch and the own state of samplers.
+
+NOTE [ Used up ]
+
+A sampler with a state_dict() may keep in it that it has given all of an epoch.  torchdata's samplers do, and lhotse's.
+After such a state is loaded, the sampler's first iterator gives nothing, and the next one gives a whole epoch.  If the
+state was saved between two epochs, or before the first batch of one, the user needs that second iterator: the first
+epoch after the load is a whole one.  If it was saved after the last batch, the epoch under way is over
+(State.used_up), and its rest is empty without a question to the sampler.  So the question comes in the epoch after it.
+
+Other samplers start over at their end.  Their state is that of the next epoch, and their first iterator gives it.
 """
 
 from __future__ import annotations
@@ -203,6 +213,29 @@ def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
         if callable(method) and not any(part is other for other in called):
             called.append(part)
             method(number)
+
+
+class Another:
+    """Makes another iterator of a sampler whose first one gave nothing: NOTE [ Used up ].
+
+    Args:
+        sampler: The sampler.
+        epoch: The number that set_epoch() gave it, which the loaded state may have replaced; None: there is none.
+    """
+
+    def __init__(self, sampler: Any, epoch: int | None) -> None:
+        self._sampler = sampler
+        self._epoch = epoch
+        self.iterator: Iterator[Any] | None = None
+
+    def made(self) -> Iterator[Any]:
+        """Another iterator of the sampler; an empty one if the sampler's length is 0."""
+        if length_of(self._sampler) == 0:
+            return iter(())
+        if self._epoch is not None:
+            set_epoch_of_samplers(self._epoch, self._sampler)
+        self.iterator = iter(self._sampler)
+        return self.iterator
 
 
 def load_sampler(samplers: Samplers, state: State) -> None:

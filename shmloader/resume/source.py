@@ -5,16 +5,6 @@ A sampler's iterator is usually a Python generator, which ends for good if it is
 give the same indices again from the same random states.  So a source keeps the random states of the epoch's beginning,
 and draws the indices again up to the lost place.  A loader's state saves the same random states, or the seed
 that was drawn from one.
-
-NOTE [ Used up ]
-
-A sampler with a state_dict() may keep in it that it has given all of an epoch.  torchdata's samplers do, and lhotse's.
-After such a state is loaded, the sampler's first iterator gives nothing, and the next one gives a whole epoch.  If the
-state was saved between two epochs, or before the first batch of one, the user needs that second iterator: the first
-epoch after the load is a whole one.  If it was saved after the last batch, the epoch under way is over
-(State.used_up), and its rest is empty without a question to the sampler.  So the question comes in the epoch after it.
-
-Other samplers start over at their end.  Their state is that of the next epoch, and their first iterator gives it.
 """
 
 from __future__ import annotations
@@ -30,11 +20,10 @@ from torch.utils.data import BatchSampler
 
 from shmloader.core.trainer import Indices
 from shmloader.private import of_torch
-from shmloader.protocols.attributes import length_of
 from shmloader.resume.rest_of_epoch import Rest, rest
 from shmloader.resume.sampler_generators import AllGenerators, Generators
 from shmloader.resume.sampler_states import SamplerStates, Saving
-from shmloader.resume.samplers import KNOWN, Samplers, set_epoch_of_samplers
+from shmloader.resume.samplers import KNOWN, Another, Samplers
 from shmloader.resume.state import State
 from shmloader.system.signals import held
 
@@ -42,29 +31,6 @@ if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch
 
 REPEATABLE = {BatchSampler, *KNOWN, of_torch._InfiniteConstantSampler}  # the last is of streams
-
-
-class Another:
-    """Makes another iterator of a sampler whose first one gave nothing: NOTE [ Used up ].
-
-    Args:
-        sampler: The sampler.
-        epoch: The number that set_epoch() gave it, which the loaded state may have replaced; None: there is none.
-    """
-
-    def __init__(self, sampler: Any, epoch: int | None) -> None:
-        self._sampler = sampler
-        self._epoch = epoch
-        self.iterator: Iterator[Any] | None = None
-
-    def made(self) -> Iterator[Any]:
-        """Another iterator of the sampler; an empty one if the sampler's length is 0."""
-        if length_of(self._sampler) == 0:
-            return iter(())
-        if self._epoch is not None:
-            set_epoch_of_samplers(self._epoch, self._sampler)
-        self.iterator = iter(self._sampler)
-        return self.iterator
 
 
 class Source(Indices):
