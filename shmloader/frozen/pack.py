@@ -17,7 +17,6 @@ from shmloader.system.sealed_memory import Counter
 Layout = tuple[Any, ...]
 
 MOST_FIELDS = 64  # of a tuple or a dict, each of which is a column of its own
-_NUL = {"S": b"\0", "U": "\0"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -71,10 +70,8 @@ def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
     if len(dtypes) > 1:  # datetimes of several units, texts of several lengths
         raise NotPlain(f"{kind.__name__} of several dtypes")
     (dtype,) = dtypes
-    if dtype.hasobject or not dtype.itemsize:
-        raise NotPlain(f"{kind.__name__} with objects, or without a byte")
-    if dtype.char in "SU" and not all(len(item) == len(item.rstrip(_NUL[dtype.char])) for item in items):
-        raise NotPlain(f"{kind.__name__} that end with a zero, which an array drops")
+    if dtype.hasobject or not dtype.itemsize or dtype.char in "SU":  # an array drops zeros at the end of a text
+        raise NotPlain(f"{kind.__name__} with objects, of text, or without a byte")
     return "scalars", writer.put(b"".join(item.tobytes() for item in items)), dtype
 
 

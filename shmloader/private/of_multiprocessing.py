@@ -18,12 +18,8 @@ In Python 3.10 to 3.14 these are:
     util.is_exiting                     whether multiprocessing is ending its daemons, at the interpreter's exit.
                                         Without it a thread that waits for a batch then reports a lost worker.
 
-    forkserver._forkserver._forkserver_pid
-                                        the fork server, to see whether it runs, and how it ended.
-                                        Without it, the error of a worker that cannot start has fewer details.
-
-    forkserver._forkserver._preload_modules
-                                        the modules that the fork server imports first.
+    forkserver._forkserver._preload_modules, ._forkserver_pid
+                                        the modules that the fork server imports first, and whether it runs.
                                         Without it each worker imports torch, unless users preload it.
 
 Two more names have no underscore, but are not documented either: `context.get_spawning_popen` and the classes
@@ -33,8 +29,6 @@ Two more names have no underscore, but are not documented either: `context.get_s
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
@@ -100,31 +94,3 @@ def preload_in_fork_server(module: str) -> None:
     runs = getattr(server, "_forkserver_pid", 0) is not None
     if not runs and getattr(server, "_preload_modules", None) == ["__main__"]:
         forkserver.set_forkserver_preload(["__main__", module])
-
-
-def end_of_fork_server(patience: float = 0.5) -> int | None:
-    """How the fork server of this process ended, as an exit code; None if it lives, or if that is not known.
-
-    It is not reaped, because multiprocessing does that.
-
-    Args:
-        patience: Seconds to wait for its end, because its pipes are closed a little earlier.
-    """
-    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-    if not pid:
-        return None
-    with contextlib.suppress(OSError, AttributeError):  # it is reaped already, or there is no pidfd_open
-        death = os.pidfd_open(pid)
-        try:
-            waiting = select.poll()
-            waiting.register(death, select.POLLIN)
-            waiting.poll(patience * 1000)
-        finally:
-            os.close(death)
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # other code has reaped it
-        return None
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

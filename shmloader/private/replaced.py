@@ -74,20 +74,13 @@ def _is_torchs(found: Any, file: str | None) -> bool:
 
 
 def _where(found: Any) -> str:
-    """The file and the line of what other code has set, as far as it shows them."""
-    for _ in range(8):  # a proxy may lead to itself
-        if type(found) is types.FunctionType:
-            return f"{found.__code__.co_filename}:{found.__code__.co_firstlineno}"
-        inner = next((each for name in ("func", "__func__", "_self_wrapper") if (each := attribute(found, name))), None)
-        if inner is None:
-            break
-        found = inner
+    """The file and the line of what other code has set; its class, if it is no function, nor around one."""
+    for name in ("_self_wrapper", "__func__", "func"):  # of wrapt's proxies, methods, partial functions
+        found = attribute(found, name, found)
+    if type(found) is types.FunctionType:
+        return f"{found.__code__.co_filename}:{found.__code__.co_firstlineno}"
     kind = found if isinstance(found, type) else type(found)
-    first = next((each for each in vars(kind).values() if type(each) is types.FunctionType), None)
-    if first is not None:
-        return f"{first.__code__.co_filename}:{first.__code__.co_firstlineno}"
-    module = getattr(found, "__module__", None) or kind.__module__
-    return getattr(sys.modules.get(module), "__file__", None) or f"{module}.{getattr(found, '__qualname__', found)}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 # -------------------------------------------------------------------------------------------------------- (a) fetchers

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import re
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from shmloader.protocols.attributes import attribute, length_of
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.samplers import DRAWS, KNOWN, SHARED, Samplers, iterates_as, name_of, within
 from shmloader.resume.state import State
 
-_SOURCES = ("data_source", "indices", "weights", "dataset")  # from what torch's samplers draw
+_SOURCES = {RandomSampler: "data_source", SubsetRandomSampler: "indices", WeightedRandomSampler: "weights"}
 # the batch samplers inside the loader's, the class of the sampler, what else decides the order, the number of samples
 _TEXT = re.compile(r"((?:BatchSampler\(\d+(?:, drop_last)?\) of )*)(\S*)(.*?)(?: of (\d+) samples| alone)?", re.DOTALL)
 _AGAIN = "until the epoch is over, or begin the epoch again."
@@ -45,8 +45,8 @@ def order_of(samplers: Samplers) -> str:
             order += " without shuffle"
         else:
             order += " with replacement" * bool(attribute(drawing, "replacement", False))
-            lengths = (length_of(attribute(drawing, name)) for name in _SOURCES)
-            number = next((length for length in lengths if length is not None), None)
+            source = next((name for kind, name in _SOURCES.items() if iterates_as(drawing, kind)), "dataset")
+            number = length_of(attribute(drawing, source))
         if iterates_as(last, DistributedSampler, SHARED):
             seed = f"seed={last.seed}, " * bool(last.shuffle)
             order += f" with {seed}drop_last={bool(last.drop_last)}"

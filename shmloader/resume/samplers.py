@@ -23,8 +23,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from shmloader.protocols.attributes import attribute, length_of, says_where_it_is
-from shmloader.protocols.states import load_state
+from shmloader.protocols.attributes import attribute, length_of, load_state, says_where_it_is
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.state import State

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 # accelerate treats the state as torchdata's, and raises if these keys are missing.  It changes them if they are not
 # zero.  shmloader does not read them.
 _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}

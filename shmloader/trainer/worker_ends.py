@@ -11,7 +11,6 @@ import os
 import signal
 from multiprocessing.process import BaseProcess
 
-from shmloader.private.of_multiprocessing import end_of_fork_server
 from shmloader.ring.segment import too_many_files
 
 OUT_OF_MEMORY = (
@@ -44,15 +43,10 @@ def killed_at_start(index: int, error: Exception) -> str:
         index: The worker's number.
         error: What multiprocessing raised.
     """
-    ended = end_of_fork_server()
-    if ended is None:
-        who = "The worker itself was killed, because its fork server has not ended."
-    elif ended < 0:
-        who = f"The fork server, which starts workers, is killed by signal: {signal.strsignal(-ended)}."
-    else:
-        who = f"The fork server, which starts workers, has ended with exit code {ended}."
-    what = f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__})."
-    return f"{what}\n{who} {OUT_OF_MEMORY}"
+    return (
+        f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__}).\n"
+        f"The worker was killed, or the fork server, which starts workers. {OUT_OF_MEMORY}"
+    )
 
 
 def not_started(error: OSError, started: int, count: int) -> OSError:

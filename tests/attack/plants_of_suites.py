@@ -158,8 +158,8 @@ _OF_LOADERS = (
         edits=(
             (
                 "shmloader/dataloader.py",
-                '            "_get_iterator" in vars(self)\n            or type(self)._get_iterator is not',
-                "            type(self)._get_iterator is not",
+                '"_get_iterator" in vars(self) or type(self)._get_iterator is not',
+                "type(self)._get_iterator is not",
             ),
         ),
         tests=(

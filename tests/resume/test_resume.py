@@ -490,7 +490,7 @@ def test_a_thread_that_is_ahead_is_not_the_user(workers: int) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 2}, "has version 2, and this shmloader reads version 1"),
+        ({"version": 1}, "has version 1, and this shmloader reads version 2"),
         ({"sampler": "SequentialSampler"}, "ordered by SequentialSampler, and this loader's are by RandomSampler"),
         ({"samples": 1.5}, "changed since it was saved: samples is 1.5"),
         ({"used_up": 3}, "changed since it was saved: used_up is 3"),
