@@ -28,8 +28,6 @@ cdef class Column(Frozen):
     cdef Rows rows
 
     def __init__(self, Pages pages not None, tuple layout not None, Py_ssize_t count):
-        if count < 0:
-            raise ValueError(f"a column of {count} rows")
         self.rows = read(layout, pages, count)
         self.pages, self.layout, self.rows_count = pages, layout, count
 
@@ -43,12 +41,7 @@ cdef class Column(Frozen):
         cdef Py_ssize_t k
         if type(at) is slice:
             return [self.rows.row(k) for k in range(*at.indices(self.rows_count))]
-        try:
-            k = at
-        except TypeError:
-            raise TypeError(f"list indices must be integers or slices, not {type(at).__name__}") from None
-        except OverflowError:
-            raise IndexError("list index out of range") from None
+        k = at
         if k < 0:
             k += self.rows_count
         if not 0 <= k < self.rows_count:

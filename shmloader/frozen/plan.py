@@ -234,16 +234,13 @@ def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
             found.make = _array_maker(value, writer)
         elif isinstance(value, torch.Tensor):
             found.make = _tensor_maker(value, writer)
-        elif type(value) in (dict, collections.OrderedDict, collections.defaultdict):
+        elif type(value) in (dict, collections.defaultdict):  # an OrderedDict compares the order
             found.make = _dict_maker(value, writer)
         else:
             raise NotPlain(f"its class, {type(value).__name__}")
         found.size = writer.size - first
-    except NotPlain as reason:
+    except (NotPlain, RecursionError) as reason:
         found.why_not = str(reason)
-        writer.forget(first)
-    except RecursionError:
-        found.why_not = "it is nested too deep"
         writer.forget(first)
 
 
@@ -260,13 +257,9 @@ def _copy_maker(value: Any, writer: Counter) -> Make:
 
 
 def _dict_maker(value: Any, writer: Counter) -> Make:
-    factory = None
-    if type(value) is collections.OrderedDict:
-        raise NotPlain("an OrderedDict, whose comparison asks for the order")
-    if type(value) is collections.defaultdict:
-        factory = value.default_factory
-        if factory not in (None, list, dict, set, int, float, str, tuple):
-            raise NotPlain("a defaultdict whose factory is a function")
+    factory = getattr(value, "default_factory", None)
+    if factory not in (None, list, dict, set, int, float, str, tuple):
+        raise NotPlain("a defaultdict whose factory is a function")
     keys, values, table, bits = pack_dict(value, writer)
     first, size, count = writer.first, writer.size - writer.first, len(value)
     return lambda memory: FrozenDict(Pages(memory, first, size), keys, values, count, table, bits, factory)

@@ -13,22 +13,21 @@ that, because then the batches differ without a word.  There are three kinds:
                                  calls them, so torch's iterator serves the loader: NOTE [ Off the ring ].
 
     1. A function is torch's if its code was compiled from torch's file.  Its `__module__` and `__qualname__` prove
-       nothing, because wrappers copy them.  The file's name comes from the code of other functions of torch's, because
-       torch may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
+       nothing, because wrappers copy them.  The file's name comes from the code of a property of torch's, because torch
+       may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
        proxy, a function of C) is not torch's, unless this torch itself has no code.  Changed source that is compiled
        with the name of torch's file is not noticed.
     2. Our own watch over torch's iterators is looked through: of_torch.watch_iterators().
-    3. Each iter() looks again, because other code may change torch at any time.  It takes about 4 us.
+    3. Each iter() looks again, because other code may change torch at any time.  It takes about 6 us.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
+import itertools
 import os
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch.utils.data
@@ -50,23 +49,13 @@ _dataloader: Any = sys.modules[torch.utils.data.DataLoader.__module__]
 # ------------------------------------------------------------------------------------------------ torch's own functions
 
 
-def _functions(module: Any) -> Iterator[types.FunctionType]:
-    for found in list(vars(module).values()):
-        within = vars(found).values() if isinstance(found, type) and found.__module__ == module.__name__ else [found]
-        for each in list(within):
-            each = each.__func__ if type(each) is staticmethod else each
-            if type(each) is types.FunctionType:
-                yield each
-
-
 @functools.cache
 def _file(*below: str) -> str | None:
     """The file from which torch's dataloader.py was compiled, or one below its folder; None if it has no code."""
-    files = collections.Counter(function.__code__.co_filename for function in _functions(_dataloader))
-    if not files:
+    code = getattr(torch.utils.data.DataLoader._auto_collation.fget, "__code__", None)  # type: ignore[attr-defined]
+    if code is None:
         return None
-    most = max(files, key=files.__getitem__)  # most_common() imports, and that fails when the interpreter goes down
-    return os.path.join(os.path.dirname(most), *below) if below else most
+    return os.path.join(os.path.dirname(code.co_filename), *below) if below else str(code.co_filename)
 
 
 def _is_torchs(found: Any, file: str | None) -> bool:
@@ -189,19 +178,11 @@ def _replaced_methods() -> dict[str, Any]:
     found: dict[str, Any] = {}
     if is_replaced("_get_iterator"):
         found["DataLoader._get_iterator"] = vars(torch.utils.data.DataLoader)["_get_iterator"]
-    for each, own, method in _methods_of(kind):
-        value = own.get(method)
-        if value is None or (type(value) is types.FunctionType and value.__code__.co_filename == file):
-            continue
-        value = of_torch.before_watch(each, value)
-        if not _is_torchs(value, file):
+    for each, method in itertools.product(kind.__mro__[:-1], _METHODS):
+        value = of_torch.before_watch(each, vars(each).get(method))
+        if value is not None and not _is_torchs(value, file):
             found[f"{each.__name__}.{method}"] = value
     loop = of_torch.worker_loop()
     if loop is not None and not _is_torchs(loop, _file("_utils", "worker.py")):
         found["_worker_loop"] = loop
     return found
-
-
-@functools.lru_cache(1)
-def _methods_of(kind: type) -> list[tuple[type, Any, str]]:
-    return [(each, vars(each), method) for each in kind.__mro__[:-1] for method in _METHODS]

@@ -228,9 +228,7 @@ class Another:
         self.iterator: Iterator[Any] | None = None
 
     def made(self) -> Iterator[Any]:
-        """Another iterator of the sampler; an empty one if the sampler's length is 0."""
-        if length_of(self._sampler) == 0:
-            return iter(())
+        """Another iterator of the sampler."""
         if self._epoch is not None:
             set_epoch_of_samplers(self._epoch, self._sampler)
         self.iterator = iter(self._sampler)

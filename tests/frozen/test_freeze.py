@@ -168,7 +168,7 @@ def test_it_does_what_a_list_does() -> None:
     assert numpy.array_equal(numpy.asarray(column), items) and numpy.asarray(column).dtype == numpy.int64
     assert torch.equal(torch.tensor(column), torch.tensor(items))
     assert column.copy() == items and type(column.copy()) is list
-    for wrong, error in (("1", TypeError), (1.5, TypeError), (4, IndexError), (-5, IndexError), (1 << 70, IndexError)):
+    for wrong, error in (("1", TypeError), (1.5, TypeError), (4, IndexError), (-5, IndexError)):
         with pytest.raises(error):
             column[wrong]
     with pytest.raises(ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,26 +230,6 @@ def test_persistent_workers_have_saved_it(workers: int, kind: Any, form: str) ->
     with made(kind(), form, num_workers=workers) as again:
         again.load_state_dict(state)
         assert numbers(iterate(again)) == expected
-
-
-def test_an_empty_sampler_is_not_asked_twice() -> None:
-    class Empty(Yielded):
-        starts = 0
-
-        def __len__(self) -> int:
-            return 0
-
-        def __iter__(self) -> Iterator[int]:
-            self.starts += 1
-            return iter(())
-
-    loader = made(Empty(), "samples")
-    iterate(loader)
-    loader.load_state_dict(loader.state_dict())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert list(loader) == []
-    assert loader.sampler.starts == 2
 
 
 class Raises(Sampler[int]):
