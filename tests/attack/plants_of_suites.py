@@ -221,7 +221,13 @@ _OF_ITERATORS = (
     ),
     Plant(
         fault="our own watch over torch's iterators is taken for other code, so no loader rides",
-        edits=(("shmloader/private/replaced.py", "        value = of_torch.before_watch(each, value)\n", ""),),
+        edits=(
+            (
+                "shmloader/private/replaced.py",
+                "of_torch.before_watch(each, vars(each).get(method))",
+                "vars(each).get(method)",
+            ),
+        ),
         tests=(f"{_ITERATORS}::test_our_own_watch_is_looked_through",),
         attack=True,
     ),
