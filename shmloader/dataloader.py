@@ -260,16 +260,25 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         is_torchs = self.num_workers and not rides and Options.of(self).device is None
         if is_torchs or off_the_ring.why_never(type(self)) is not None:
             return super()._get_iterator()
+        if replaced.is_replaced("_get_iterator"):
+            replaced.come_back(_asked_by_torchs)
+            if rides:
+                return read_elsewhere.comes_back(self, super()._get_iterator)
         return self._begin(functools.partial(iterators.another, self, rides, self._ask_torch))
 
     def _goes_through_others(self) -> bool:
         """Whether other code's method makes iterators: a subclass's, this loader's own, or one that replaces torch's.
 
-        torch's `__iter__` leads to it.  PyTorch Geometric's loaders wrap the result of super()._get_iterator().
+        torch's `__iter__` leads to it.  If it stands for a `_get_iterator`, torch's own returns ours from now on.
+        PyTorch Geometric's loaders wrap the result of super()._get_iterator().
         """
-        hooked = "_get_iterator" in vars(self) or type(self)._get_iterator is not _GET_ITERATOR
+        hooked = (
+            "_get_iterator" in vars(self)
+            or type(self)._get_iterator is not _GET_ITERATOR
+            or replaced.is_replaced("_get_iterator")
+        )
         if hooked:
-            read_elsewhere.may_escape(self)
+            replaced.come_back(_asked_by_torchs)
         above = getattr(super().__iter__, "__func__", None)
         return hooked or above is not torch.utils.data.DataLoader.__iter__ or replaced.is_replaced("__iter__")
 
@@ -350,8 +359,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
             return True
         if why is None and self.num_workers:
             why = read_elsewhere.why_not(self)
-        elif why is None and replaced.is_replaced("_get_iterator"):  # it may return something around torch's iterator
-            why = f"other code has replaced DataLoader._get_iterator ({replaced.where('_get_iterator')})"
         if why is not None:
             raise RuntimeError(
                 f"{name}() needs a loader that rides shmloader's ring, or one without workers. Otherwise nothing "
@@ -381,3 +388,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
 
 
 _GET_ITERATOR = DataLoader._get_iterator  # other code may set hooks on our class, too
+
+
+def _asked_by_torchs(loader: Any) -> Any:
+    """The iterator of a loader with workers for which torch's own `_get_iterator` was called; None: torch makes it."""
+    if not isinstance(loader, DataLoader) or off_the_ring.why_not(loader) is not None:
+        return None
+    return loader._begin(functools.partial(iterators.another, loader, iterators.rides(loader), loader._ask_torch))

@@ -3,7 +3,7 @@ It decides whether iter() continues with persistent workers, or ends them becaus
 
 NOTE [ Iterators ]
 
-Two calls ask for an iterator.  Each of them takes the first line that fits (dataloader.py):
+Three calls ask for an iterator.  Each of them takes the first line that fits (dataloader.py):
 
     loader.__iter__()
         other code's method makes its iterators     torch's `__iter__`, which calls it.  It calls the two below
@@ -14,7 +14,13 @@ Two calls ask for an iterator.  Each of them takes the first line that fits (dat
     loader._get_iterator()
         no ring here, or iterators of another class, or workers off the ring without a device
                                                     super()'s
+        other code has replaced torch's, and batches ride
+                                                    the replacement.  It calls torch's own
         otherwise                                   another()
+
+    torch's own _get_iterator(loader), which other code calls: NOTE [ Replaced ], (b)
+        batches ride                                another()
+        otherwise                                   torch's
 
 Iterators of another class: off_the_ring.why_not_of().  A loader that has those, or has no ring here, never takes the
 first line of `__iter__`.

@@ -66,18 +66,17 @@ def _makes_threads(context: Any) -> bool:
 def why_not_of(kind: type) -> str | None:
     """Why no loader of this class rides the ring; None if it may, as far as the class shows.
 
-    `_get_iterator` is torch's hook.  A class that overrides it rides if the override calls super()._get_iterator(), by
-    its code, and comes before ours in the method resolution order.  After ours, it would never be called, so torch's
-    iterator is used then.
+    `_get_iterator` is torch's hook.  A class that overrides it rides if the override calls super()._get_iterator(), or
+    the method that it replaces, and comes before ours in the method resolution order.  After ours, it would never be
+    called, so torch's iterator is used then.
     """
+    stock = vars(torch.utils.data.DataLoader)["_get_iterator"]
     before = True
     for base in kind.__mro__:
-        found = vars(base).get("_get_iterator")
-        if found is None or base is torch.utils.data.DataLoader:
-            continue
+        found = vars(base).get("_get_iterator", stock)
         if getattr(found, "__module__", "").startswith("shmloader."):
             before = False
-        elif not (before and replaced.names(found, "_get_iterator")):
+        elif found is not stock and not (before and replaced.asks_another(found, kind)):
             remedy = (
                 "derive from a loader that leaves _get_iterator alone, or override __iter__ and call super()"
                 if before

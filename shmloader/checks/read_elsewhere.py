@@ -9,8 +9,8 @@ NOTE [ Read elsewhere ]
     2. All of torch's loaders have only one place in common: each calls the `__init__` of one of torch's two iterators.
        We watch these two calls in three cases only: there is a note of a loader that was not iterated over yet; a user
        has derived a class from our loader and made a loader of it, because such a class may pass its loaders to torch's
-       iterator (4), or has set a `_get_iterator` on one; or patch_torch() is in force.  Otherwise torch's classes are
-       as torch made them.
+       iterator (4); or patch_torch() is in force.  Otherwise torch's classes are as torch made them, unless
+       other code's method makes iterators of one of our loaders: NOTE [ Replaced ], (b).
     3. Suppose that a loader of ours was never iterated over, and torch's iterator reads its dataset, with the same
        number of workers and the same collate function.  Then the loader of torch's iterator was probably built from
        ours.  We warn about that, once.
@@ -35,8 +35,9 @@ import torch.utils.data
 
 from shmloader.checks import off_the_ring
 from shmloader.options import DEFAULTS, Options
-from shmloader.private import of_torch
+from shmloader.private import of_torch, replaced
 from shmloader.protocols.attributes import attribute
+from shmloader.resume.place import place_of
 from shmloader.system.by_identity import ByIdentity
 from shmloader.system.user_line import caller, warn_once
 from shmloader.worker_count import local_workers
@@ -48,7 +49,6 @@ class Note:
     Attributes:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
-        may_escape: Whether other code's method may pass it to torch's iterator.
         options: Its options that differ from the defaults, as in a call.
         reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
     """
@@ -56,7 +56,7 @@ class Note:
     def __init__(self, loader: Any, options: str, gone: Callable[[Any], None] | None) -> None:
         self.loader = weakref.ref(loader, gone)
         self.iterated = False
-        self.may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
+        self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
         self.options = options
         self._num_workers = loader.num_workers, local_workers(loader)  # the latter if a framework counts no far ones
@@ -65,7 +65,7 @@ class Note:
     @property
     def is_open(self) -> bool:
         """Whether torch's iterators must be watched because of this loader."""
-        return not self.iterated or (self.may_escape and self.loader() is not None)
+        return not self.iterated or (self._may_escape and self.loader() is not None)
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: the default collate function."""
@@ -170,11 +170,23 @@ def iterates(loader: Any) -> None:
     _watch_while_needed()
 
 
-def may_escape(loader: Any) -> None:
-    """Watch torch's iterators while this loader lives, because other code's method makes its iterators: 4 there."""
-    if (note := _note_of(loader)) is not None:
-        note.may_escape = True
-    _watch_while_needed()
+def comes_back(loader: Any, ask: Callable[[], Any]) -> Any:
+    """Ask other code, which has replaced torch's `_get_iterator`, for an iterator.  Warn if that is none of ours.
+
+    Raises:
+        RuntimeError: It is none of ours, and an option was given that only the ring can honour.
+    """
+    place = place_of(loader)
+    before = place.current
+    iterator = ask()
+    if place.current is before:
+        why = (
+            f"other code has replaced DataLoader._get_iterator ({replaced.where('_get_iterator')}) and makes another "
+            "iterator. Have it call the method that it replaces, which returns shmloader's"
+        )
+        _escaped[loader] = why
+        off_the_ring.warn_or_refuse(loader, why)
+    return iterator
 
 
 def why_not(loader: Any) -> str | None:

@@ -81,6 +81,7 @@ class Prefetcher(OwnIterator):
     _run: Run | None = None
     _ended = True
 
+    @of_torch.initialised_once
     def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
         self.loader = weakref.ref(loader)
         self._source = source

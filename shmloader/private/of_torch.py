@@ -117,6 +117,45 @@ def before_watch(kind: Any, init: Any) -> Any:
     return own if init is watched else init
 
 
+_made_by: list[Callable[[Any, Any, types.CodeType], Any]] = []
+
+
+def make_iterators_by(make: Callable[[Any, Any, types.CodeType], Any]) -> None:
+    """Ask a function for each new iterator of torch's own two classes, from now on.
+
+    Python calls the `__init__` of what it returns, with the loader alone, if that is an instance of torch's class.
+
+    Args:
+        make: a function of the class, the loader and the code that calls the class; it returns None if torch's iterator
+            is wanted.
+    """
+    if _made_by:
+        return
+    _made_by.append(make)
+    for kind in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
+        if kind is not object:
+            kind.__new__ = _new_of(kind, make)
+
+
+def _new_of(kind: Any, make: Callable[[Any, Any, types.CodeType], Any]) -> Any:
+    def new(cls: Any, *arguments: Any, **named: Any) -> Any:
+        made = make(kind, arguments[0], sys._getframe(1).f_code) if cls is kind and arguments else None
+        return object.__new__(cls) if made is None else made
+
+    return new
+
+
+def initialised_once(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorates an `__init__` that Python calls again where make_iterators_by() has torch's class return the object."""
+
+    @functools.wraps(init)
+    def begin(self: Any, loader: Any, *given: Any) -> None:
+        if given:  # otherwise torch's class was called, with the loader alone
+            init(self, loader, *given)
+
+    return begin
+
+
 def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
     @functools.wraps(init)
     def begin(self: Any, loader: Any) -> None:

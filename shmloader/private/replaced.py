@@ -7,10 +7,10 @@ that, because then the batches differ without a word.  There are three kinds:
 
     (a) what makes a batch       torch's fetchers, or the function that chooses one.  Our workers call what is there
                                  now: their_fetcher.py.
-    (b) what makes an iterator   `__iter__` of torch's loader.  We call what is there now.  In the end it calls
-                                 `_get_iterator` of the loader, which is ours.
-    (c) how an iterator works    the methods in _METHODS, and `_get_iterator` of torch's loader.  Only torch's loader
-                                 calls them, so torch's iterator serves the loader: NOTE [ Off the ring ].
+    (b) what makes an iterator   `__iter__` and `_get_iterator` of torch's loader.  We call what is there now.  In the
+                                 end it calls torch's own function, and that gets an iterator of ours: come_back().
+    (c) how an iterator works    the methods in _METHODS.  Only torch's iterator calls them, so that one serves the
+                                 loader: NOTE [ Off the ring ].
 
     1. A function is torch's if its code was compiled from torch's file.  Its `__module__` and `__qualname__` prove
        nothing, because wrappers copy them.  The file's name comes from the code of a property of torch's, because torch
@@ -23,11 +23,14 @@ that, because then the batches differ without a word.  There are three kinds:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import sys
+import threading
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils.data
@@ -149,6 +152,85 @@ def names(function: Any, *attributes: str) -> bool:
     return any(name in code.co_names for name in attributes) or any(names(each, *attributes) for each in code.co_consts)
 
 
+def asks_another(found: Any, owner: type) -> bool:
+    """Whether a class's `_get_iterator` asks another one for the iterator: by its code, or by what it holds.
+
+    Args:
+        found: The method.  Other code may have set it, and hold the one before it in a closure or in the class.
+        owner: The class.
+    """
+    met: dict[int, Any] = {}
+    left = [found]
+    while left and len(met) < _MOST:
+        each = left.pop()
+        if id(each) in met:
+            continue
+        met[id(each)] = each
+        if type(each) is types.FunctionType:
+            code = each.__code__
+            if names(each, "_get_iterator") or (code.co_name == "_get_iterator" and code.co_filename == _file()):
+                return True
+            left.extend(_contents(each.__closure__ or ()))
+            left.extend([*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()])
+            used = [(each.__globals__.get(name), getattr(owner, name, None)) for name in code.co_names]
+            left.extend(value for pair in used for value in pair if type(value) in _FUNCTIONS)
+        left.extend(filter(None, (attribute(each, name) for name in _INNER)))
+    return False
+
+
+_MOST = 100
+_INNER = ("__wrapped__", "__func__", "func", "_self_wrapper")
+_FUNCTIONS = (types.FunctionType, functools.partial)
+
+
+def _contents(cells: tuple[Any, ...]) -> Iterator[Any]:
+    for cell in cells:
+        with contextlib.suppress(ValueError):  # it is empty
+            yield cell.cell_contents
+
+
+_noted: dict[tuple[int, int], list[Any]] = {}  # by thread and loader: torch's iterators that were made for it
+
+
+def come_back(ours: Callable[[Any], Any]) -> None:
+    """From now on torch's own `_get_iterator`, called with a loader of ours, returns an iterator of ours.
+
+    Other code holds that function already, so we cannot replace it.  But it makes iterators by calling torch's classes.
+
+    Args:
+        ours: Makes an iterator of ours for a loader with workers; it returns None if torch's must serve that.
+    """
+    of_torch.make_iterators_by(functools.partial(_make, ours))
+
+
+def _make(ours: Callable[[Any], Any], kind: Any, loader: Any, code: types.CodeType) -> Any:
+    if code.co_name != "_get_iterator" or code.co_filename != _file():
+        return None  # code of others, which asks for torch's class by name
+    if loader.num_workers:
+        return ours(loader)
+    made = object.__new__(kind)
+    _noted.get((threading.get_ident(), id(loader)), []).append(made)
+    return made
+
+
+@contextlib.contextmanager
+def noting(loader: Any) -> Iterator[list[Any]]:
+    """Collect the iterators that torch's `_get_iterator` makes for a loader without workers in this `with` block.
+
+    What other code returns may hide them.
+    """
+    key = threading.get_ident(), id(loader)
+    before = _noted.get(key)
+    found = _noted[key] = []
+    try:
+        yield found
+    finally:
+        if before is None:
+            del _noted[key]
+        else:
+            _noted[key] = before
+
+
 # ----------------------------------------------------------------------------------------- (c) methods of the iterators
 
 
@@ -166,7 +248,7 @@ def _why(found: dict[str, Any]) -> str | None:
     places = ", ".join(dict.fromkeys(map(_where, names.values())))
     setting = ",".join([*sorted(found.keys() - names.keys()), *names])
     return (
-        f"other code has replaced {', '.join(names)} ({places}), and only torch's iterator works so: "
+        f"other code has replaced {', '.join(names)} of torch's iterator ({places}), and no other iterator calls that: "
         f"if your loaders do not need it, set {IGNORE}={setting} in the environment"
     )
 
@@ -176,8 +258,6 @@ def _replaced_methods() -> dict[str, Any]:
     if not isinstance(kind, type):
         return {} if kind is None else {_SERVES: kind}
     found: dict[str, Any] = {}
-    if is_replaced("_get_iterator"):
-        found["DataLoader._get_iterator"] = vars(torch.utils.data.DataLoader)["_get_iterator"]
     for each, method in itertools.product(kind.__mro__[:-1], _METHODS):
         value = of_torch.before_watch(each, vars(each).get(method))
         if value is not None and not _is_torchs(value, file):

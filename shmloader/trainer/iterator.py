@@ -102,6 +102,7 @@ class RingIterator(OwnIterator, of_torch._MultiProcessingDataLoaderIter):  # typ
     copies_to_pin = False  # batches are copied into page-locked memory, so a prefetch thread should take them
     stays = False  # slots may not move, because other processes map them: readers/taken.py
 
+    @of_torch.initialised_once
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first, because the built-in functions may soon be gone
         place = place_of(loader)

@@ -58,7 +58,7 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fresh = state_when_fresh(loader.dataset, left)
         restore_stream(loader.dataset, left)
     base_seed, epochs_before = begin_iterator(place, first.make)
-    iterator = first.iterator
+    iterator, returned = first.iterator, first.returned
     if not isinstance(iterator, of_torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
@@ -70,14 +70,14 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         epoch.carried, epoch.fresh = carried, fresh
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.begin(epoch)
-        return iterator
+        return returned
     epoch.follows = follow(epoch, loader.dataset)
     if base_seed is not None and start is None:  # the state was loaded after torch had made the sampler's iterator
         first.make_again(place.loaded)
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start, first.before)
     iterator._dataset_fetcher = fetcher_of(loader, options, iterator._dataset_fetcher, epoch)
     place.begin(epoch)
-    return iterator
+    return returned
 
 
 class _First:
@@ -93,28 +93,36 @@ class _First:
 
     Attributes:
         iterator: torch's iterator.
+        returned: The iterator for the user: torch's, or what other code has wrapped around it.
         before: The states of the generators before the sampler has drawn; None: it has not drawn.
     """
 
     iterator: Any
+    returned: Any
 
     def __init__(self, loader: Any, make: Callable[[], Any]) -> None:
         self._loader = loader
-        self._make = make
+        self._make_returned = make
         self.before: Generators | None = None
 
     def make(self) -> None:
         """Make it."""
         loader, sampler = self._loader, sampler_of(self._loader)
         if is_known(sampler):
-            self.iterator = self._make()
+            self._make()
             return
         samplers = Samplers(sampler)
         before = Generators(samplers, loader.generator)
-        self.iterator = self._make()
+        self._make()
         if before.were_drawn_from(getattr(self.iterator, "_base_seed", None)):
             keeper = samplers.keeper
             self.before = before if keeper is None or Answer(keeper).is_none else None
+
+    def _make(self) -> None:
+        with replaced.noting(self._loader) as made:
+            self.iterator = self.returned = self._make_returned()
+        if made and not isinstance(self.returned, of_torch._SingleProcessDataLoaderIter):
+            self.iterator = made[-1]
 
     def make_again(self, loaded: State | None) -> None:
         """Make the sampler's iterator once more, if it depends on what was restored since.

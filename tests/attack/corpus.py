@@ -232,6 +232,7 @@ CORPUS: dict[str, Program] = {
     "another seed in mid-epoch, without shuffle": _in_another_order("seed", "straight distributed"),
     **{f"replaced in torch: {what}": _hooked(what, num_workers=1) for what in HOOKS},
     "replaced in torch: __iter__, resumed": _hooked("__iter__", *_resumed(2), num_workers=1),
+    "replaced in torch: _get_iterator, resumed without workers": _hooked("_get_iterator", *_resumed(2)),
     "replaced in torch from the second epoch on": Program(
         actions=(BEGIN, REST, Do("hook", what="_next_data"), BEGIN, REST, Do("unhook"), BEGIN, REST)
     ).with_options(num_workers=1),

@@ -121,9 +121,9 @@ FETCHERS: dict[str, list[tuple[Any, str, Wrap]]] = {
 }
 LOADER: dict[str, list[tuple[Any, str, Wrap]]] = {
     "__iter__": [(torchs.DataLoader, "__iter__", _tags_iterator)],
+    "_get_iterator": [(torchs.DataLoader, "_get_iterator", _tags_iterator)],
 }
 ITERATORS: dict[str, list[tuple[Any, str, Wrap]]] = {
-    "_get_iterator": [(torchs.DataLoader, "_get_iterator", _tags_iterator)],
     "__init__": [(_ANY, "__init__", _tags_collate)],
     "__next__": [(_ANY, "__next__", _tags)],
     "_next_data": [(each, "_next_data", _tags) for each in (_MANY, torchs._SingleProcessDataLoaderIter)],

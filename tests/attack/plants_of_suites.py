@@ -142,7 +142,7 @@ _OF_FETCHERS = (
 
 _OF_LOADERS = (
     Plant(
-        fault="what other code has put in place of torch's _get_iterator is not called, or of __iter__",
+        fault="what other code has put in place of torch's __iter__ or _get_iterator is not called",
         edits=(
             (
                 "shmloader/private/replaced.py",
@@ -150,7 +150,7 @@ _OF_LOADERS = (
                 "return False",
             ),
         ),
-        tests=(f"{_ITERATORS}::test_a_hook_that_leads_to_torchs_own_method",),
+        tests=(f"{_ITERATORS}::test_a_hook_is_called_and_comes_back",),
         attack=True,
     ),
     Plant(
@@ -158,8 +158,8 @@ _OF_LOADERS = (
         edits=(
             (
                 "shmloader/dataloader.py",
-                '"_get_iterator" in vars(self) or type(self)._get_iterator is not',
-                "type(self)._get_iterator is not",
+                '            "_get_iterator" in vars(self)\n            or type(self)._get_iterator is not',
+                "            type(self)._get_iterator is not",
             ),
         ),
         tests=(
@@ -178,6 +178,21 @@ _OF_LOADERS = (
             ),
         ),
         tests=(f"{_ITERATORS}::test_an_iter_of_a_class_behind_ours",),
+        attack=True,
+    ),
+    Plant(
+        fault="a hook that calls torch's own _get_iterator gets torch's iterator, so the loader does not ride",
+        edits=(
+            (
+                "shmloader/private/replaced.py",
+                "    of_torch.make_iterators_by(functools.partial(_make, ours))\n",
+                "    return\n",
+            ),
+        ),
+        tests=(
+            f"{_ITERATORS}::test_a_hook_is_called_and_comes_back",
+            f"{_ITERATORS}::test_a_state_counts_through_a_hook",
+        ),
         attack=True,
     ),
 )

@@ -134,8 +134,6 @@ def _loader(program: Program) -> str | None:
         return "it holds the method that torch had when the loader was made"
     if program.loader in NOT_PERSISTENT and program.get("persistent_workers"):
         return "each iter() makes other workers"
-    if replaced_iterator(program) == "_get_iterator" and program.does("save", "resume"):
-        return "nothing counts the batches"
     if not leaves_ring(program) or not (program.workers or program.loader):
         return None
     if not program.workers or any(program.get(name) for name in OURS_ALONE):

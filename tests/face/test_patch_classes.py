@@ -165,6 +165,12 @@ class TorchsIter(DataLoader):
         return DataLoader.__iter__(self)
 
 
+class Alias(DataLoader):
+    """It has torch's own method, under another class's name."""
+
+    _get_iterator = DataLoader._get_iterator
+
+
 class KeepsToItself(DataLoader):
     def __iter__(self) -> Any:
         return (self.dataset[k] for k in range(3))
@@ -175,7 +181,7 @@ class NotMade(DataLoader):
         pass
 
 
-COVERABLE = [OfGraphs, OfTwo, Mixed, WithMeta, ReducesItself, OwnIter]
+COVERABLE = [OfGraphs, OfTwo, Mixed, WithMeta, ReducesItself, OwnIter, Alias]
 REACHED = [ByGenerator, Infinite, Wrapping, Hook, TorchsIter]
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import assert_same, seed_all
 from others_code import ALL_WORKERS, WORKERS, Proxy, assert_as_torch, epochs, negate_result, torch_is_whole
+from scripts import run_script
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data import dataloader as torchs
 
@@ -54,7 +55,7 @@ def test_torchs_iterator_serves(kind: Any, name: str, monkeypatch: pytest.Monkey
     assert loader.rides_ring
     monkeypatch.setattr(kind, name, counting(getattr(kind, name), calls))
     what = f"{kind.__name__}.{name}"
-    says = rf"DataLoader does not ride .*replaced {what} \(.*test_replaced_[a-z]+\.py:\d+\).*"
+    says = rf"DataLoader does not ride .*replaced {what} of torch's iterator \(.*test_replaced_[a-z]+\.py:\d+\).*"
     seed_all()
     with pytest.warns(RuntimeWarning) as caught:
         batches = [list(loader), list(loader)]
@@ -105,7 +106,7 @@ class Other(torchs._MultiProcessingDataLoaderIter):
 def test_other_forms_of_that(owner: Any, name: str, by: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shmloader.DataLoader([1], num_workers=1)
     monkeypatch.setattr(owner, name, by, raising=False)
-    assert f"replaced {what} (" in str(loader.why_not_ring())
+    assert f"replaced {what} of torch's iterator (" in str(loader.why_not_ring())
     assert (
         shmloader.DataLoader([1]).why_not_ring()
         == "num_workers is 0, so this process makes the batches and needs no ring"
@@ -132,7 +133,7 @@ def test_the_variable_says_that_it_does_not_matter(monkeypatch: pytest.MonkeyPat
     first, second = setting[1].split(",")
     monkeypatch.setenv(replaced.IGNORE, first)
     why = str(loader.why_not_ring())
-    assert f"replaced {second} (" in why and setting[0] in why
+    assert f"replaced {second} of" in why and setting[0] in why
     monkeypatch.setenv(replaced.IGNORE, setting[1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -180,7 +181,7 @@ def test_a_torch_that_was_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) ->
         assert replaced.fetcher(False) is replaced.fetcher(True) is None
         monkeypatch.setattr(torchs._BaseDataLoaderIter, "_reset", counting(torchs._BaseDataLoaderIter._reset, []))
         why = str(replaced.iterators())
-        assert "replaced _BaseDataLoaderIter._reset (" in why
+        assert "replaced _BaseDataLoaderIter._reset of" in why
         assert replaced.iterators() is None or "_next" not in why
     finally:
         monkeypatch.undo()
@@ -311,12 +312,10 @@ def on_instance(patch: Any, loader: Any) -> None:
 HOOKS: dict[str, Any] = {
     "__iter__": on_class("__iter__", doubling(ITER)),
     "generator": on_class("__iter__", by_generator),
-    "instance": on_instance,
-}
-LEAVE_THE_RING: dict[str, Any] = {
     "_get_iterator": on_class("_get_iterator", doubling(GET)),
     "proxy": on_class("_get_iterator", Proxy(GET, double_result)),
     "partial": on_class("_get_iterator", functools.partialmethod(lambda self, get: Doubled(get(self)), GET)),
+    "instance": on_instance,
     "bound": lambda patch, loader: setattr(loader, "_get_iterator", types.MethodType(doubling(GET), loader)),
 }
 
@@ -340,29 +339,18 @@ def test_a_hook_is_called_and_comes_back(hook: str, options: dict[str, Any], mon
     assert_as_torch(make, is_doubled)
 
 
-@pytest.mark.parametrize("hook", LEAVE_THE_RING)
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.off_the_ring)])
-def test_a_hook_that_leads_to_torchs_own_method(hook: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = hooked(monkeypatch, LEAVE_THE_RING[hook], shmloader.DataLoader, num_workers=workers)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        batches = epochs(loader)
-    assert is_doubled(batches) and not loader.rides_ring
-    says = "builds torch's iterator itself" if hook == "bound" else "replaced DataLoader._get_iterator"
-    assert [says in str(each.message) for each in caught] == [True] * (workers > 0)
-    if workers or hook != "bound":
-        with pytest.raises(RuntimeError, match=r"state_dict\(\) needs a loader that rides"):
-            loader.state_dict()
-
-
+@pytest.mark.parametrize("name", ["__iter__", "_get_iterator"])
 @pytest.mark.parametrize("options", ALL_WORKERS, ids=str)
-def test_a_hook_on_a_class_between(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Between, "__iter__", doubling(ITER), raising=False)
+def test_a_hook_on_a_class_between(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Between, name, doubling({"__iter__": ITER, "_get_iterator": GET}[name]), raising=False)
 
     def make(kind: Any) -> Any:
         return (OfBetween if kind is shmloader.DataLoader else Between)(torch.arange(12.0), batch_size=5, **options)
 
-    assert_as_torch(make, is_doubled)
+    loader = assert_as_torch(make, is_doubled)
+    if name == "_get_iterator":
+        assert torch.cat([*loader._get_iterator()]).sum() == 2 * sum(range(12))
+    loader.close()
 
 
 class BehindOurs(shmloader.DataLoader, Between):
@@ -379,21 +367,32 @@ def test_an_iter_of_a_class_behind_ours(options: dict[str, Any], monkeypatch: py
     assert_as_torch(make, is_doubled)
 
 
+def by_attribute(self: Any) -> Any:
+    return Doubled(self.before_get_iterator())
+
+
 class Own(DataLoader):
     def _get_iterator(self) -> Any:
-        return Doubled(super()._get_iterator())
+        return super()._get_iterator()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_class_of_torchs_that_wraps_the_iterator(workers: int) -> None:
-    with shmloader.patch_torch(classes=[Own]):
-        loader: Any = Own(torch.arange(12.0), num_workers=workers)
+@pytest.mark.parametrize("form", ["attribute", "own", "proxy", "default"])
+def test_other_forms_of_it(form: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = {
+        "attribute": by_attribute,
+        "own": doubling(Own._get_iterator),
+        "proxy": Proxy(GET, double_result),
+        "default": lambda self, get=GET: Doubled(get(self)),
+    }
+    kind: Any = Own if form == "own" else Between
+    monkeypatch.setattr(Between, "before_get_iterator", GET, raising=False)
+    monkeypatch.setattr(kind, "_get_iterator", forms[form], raising=False)
+    with shmloader.patch_torch(classes=[kind]):
+        loader = kind(torch.arange(12.0), num_workers=workers)
     assert is_doubled(epochs(loader)) and loader.rides_ring is (workers > 0)
-    assert torch.cat([*loader._get_iterator()]).sum() == 2 * sum(range(12))
 
 
-@pytest.mark.off_the_ring
-@pytest.mark.filterwarnings("ignore:.*does not ride:RuntimeWarning")
 def test_both_hooks_on_all_classes_are_called_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for owner in (DataLoader, Between):
         monkeypatch.setattr(owner, "__iter__", doubling(owner.__iter__))
@@ -403,7 +402,7 @@ def test_both_hooks_on_all_classes_are_called_once_each(monkeypatch: pytest.Monk
             assert sum(kind([1.0], num_workers=workers)) == 16
 
 
-@pytest.mark.parametrize("hook", ["__iter__", "instance"])
+@pytest.mark.parametrize("hook", ["__iter__", "_get_iterator", "instance"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}], ids=str)
 def test_a_state_counts_through_a_hook(hook: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> Any:
@@ -427,22 +426,44 @@ def test_a_state_counts_through_a_hook(hook: str, options: dict[str, Any], monke
     loader.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*does not ride:RuntimeWarning")
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.off_the_ring)])
+COUNTED = """
+import torch, shmloader
+from torch.utils.data import DataLoader
+
+class Calls(shmloader.DataLoader):
+    def __iter__(self):
+        return DataLoader.__iter__(self)
+
+loader = Calls(range(6))
+stock = DataLoader._get_iterator
+DataLoader._get_iterator = lambda self: map(lambda batch: batch, stock(self))
+batches = iter(loader)
+next(batches), next(batches)
+print(loader.state_dict()["batches"])
+"""
+
+
+def test_a_state_counts_in_a_class_that_calls_torchs_iter_of_a_process_without_other_loaders() -> None:
+    """Our own `__iter__` does not run, which looks for hooks."""
+    ran = run_script(COUNTED)
+    assert (ran.out.strip(), ran.status) == ("2", 0), ran.err
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_batches_on_a_device_go_through_a_hook(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"num_workers": workers, "device": "cpu", "on_device": lambda batch: batch + 1}
-    loader = hooked(monkeypatch, LEAVE_THE_RING["_get_iterator"], shmloader.DataLoader, **options)
-    assert set(torch.cat([*loader]).tolist()) == {2.0 * k + 1 for k in range(12)}
+    loader = hooked(monkeypatch, HOOKS["_get_iterator"], shmloader.DataLoader, **options)
+    assert set(torch.cat([*loader]).tolist()) == (
+        {2.0 * k + 2 for k in range(12)} if workers else {2.0 * k + 1 for k in range(12)}
+    )
 
 
-@pytest.mark.off_the_ring
-@pytest.mark.filterwarnings("ignore:.*does not ride:RuntimeWarning")
 def test_patched_loaders_have_the_hook_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataLoader, "_get_iterator", doubling(GET))
     with shmloader.patch_torch(classes=[Between]):
         for kind in (DataLoader, Between):
             loader: Any = kind(torch.arange(12.0), num_workers=1)
-            assert is_doubled(epochs(loader))
+            assert is_doubled(epochs(loader)) and loader.rides_ring
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -463,7 +484,8 @@ def test_a_hook_that_makes_its_own_iterator_is_warned_of(monkeypatch: pytest.Mon
     with pytest.warns(RuntimeWarning, match=r"replaced DataLoader\._get_iterator \(.*test_replaced_[a-z]+\.py:\d+\)"):
         assert list(loader) == [1, 2]
     assert not loader.rides_ring
+    asks = shmloader.DataLoader([0], num_workers=1, on_worker_death="respawn")
     with pytest.raises(RuntimeError, match="only the ring can honour on_worker_death='respawn'"):
-        shmloader.DataLoader([0], num_workers=1, on_worker_death="respawn")
+        iter(asks)
     monkeypatch.undo()
     assert [batch.tolist() for batch in loader] == [[0]] and loader.rides_ring
