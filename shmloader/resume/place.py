@@ -39,6 +39,7 @@ from shmloader.resume.samplers import (
     samplers_of,
     set_epoch_of_samplers,
     this_rank,
+    warn_of_unreached,
 )
 from shmloader.resume.state import State, nested_in_tuples, state_of
 from shmloader.system.by_identity import ByIdentity
@@ -64,6 +65,7 @@ class Place:
         self.loaded: State | None = None
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
+        self._current_set: int | None = None  # the last set_epoch() before the current one began
         self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
 
     # -------------------------------------------------------------------------------------------- the state
@@ -201,7 +203,7 @@ class Place:
     def begin(self, epoch: Epoch) -> None:
         """Record an epoch that has begun."""
         self._without_batch = self.without_batch()
-        self._epoch_set = None
+        self._current_set, self._epoch_set = self._epoch_set, None
         self.current, self.loaded = epoch, None
         self.next_number = epoch.number + 1
 
@@ -233,6 +235,8 @@ class Place:
             self.loaded = replace(state, epoch=number)
         elif state is not None and state.batches and state.epoch != number:
             self._drop(f"set_epoch({number}) was called")
+        if self._current_set is not None:
+            warn_of_unreached(loader, self._current_set, number)
         self.next_number = self._epoch_set = number
         set_epoch_of_samplers(number, loader.sampler, loader.batch_sampler)
         set_epoch(loader.dataset, number)

@@ -1,5 +1,5 @@
 """What a loader's sampler is: torch's, ours or another; which samplers are inside it; from which generators it draws;
-whether it has a state of its own.  Sets the epoch and the own state of samplers.
+whether it has a state of its own.  Sets the epoch and the own state of samplers, and warns of one that has missed it.
 
 NOTE [ Used up ]
 
@@ -16,18 +16,27 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from shmloader.protocols.attributes import attribute, length_of, load_state, says_where_it_is
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.state import State
 from shmloader.resume.stream_states import workers_of
+from shmloader.system.user_line import caller, warn_once
 
 SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # they draw the samples themselves from their generator
@@ -94,7 +103,7 @@ class Samplers:
     def epoch(self) -> int | None:
         """The epoch that set_epoch() gave one of them; None if none of them has one."""
         for part in self.all:
-            if callable(attribute(part, "set_epoch")):
+            if has_set_epoch(part):
                 number = attribute(part, "epoch")
                 if type(number) is int:
                     return number
@@ -204,6 +213,11 @@ def samplers_of(loader: Any) -> Samplers:
     return Samplers(sampler_of(loader))
 
 
+def has_set_epoch(sampler: Any) -> bool:
+    """Whether a sampler can be given the number of an epoch."""
+    return callable(attribute(sampler, "set_epoch"))
+
+
 def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
     """Call set_epoch() of samplers and of the samplers inside them, of each once."""
     called: list[Any] = []
@@ -212,6 +226,44 @@ def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
         if callable(method) and not any(part is other for other in called):
             called.append(part)
             method(number)
+
+
+_LOOKED_AT = 16  # samplers in a list
+
+
+def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
+    """Warn once for each class of samplers whose set_epoch() the loader does not find.
+
+    That is a sampler in an attribute with another name than `sampler` and `batch_sampler`.  A sampler around it that
+    has a set_epoch() of its own may pass the number on.  Others pass it on in their __iter__(), and the user may do it
+    after the loader's set_epoch().  So this looks after an epoch, and one that had the epoch's number missed nothing.
+
+    Args:
+        loader: The loader.
+        number: What set_epoch() was given before the epoch that has begun last.
+        coming: The number of the next epoch.  The user may have given it to the sampler already.
+    """
+    parts = [*within(loader.sampler), *within(loader.batch_sampler)]
+    if any(map(has_set_epoch, parts)):
+        return
+    for part in parts:
+        for name, value in list(attribute(part, "__dict__", {}).items()):
+            held = value[:_LOOKED_AT] if isinstance(value, (list, tuple)) else [value]
+            inside = (inner for each in held if isinstance(each, Sampler) for inner in within(each))
+            found = next(filter(_needs_epoch, inside), None)
+            if name != "data_source" and found is not None and attribute(found, "epoch") not in (number, coming):
+                outer = type(part).__name__
+                warn_once(
+                    f"set_epoch({number}) does not reach the {type(found).__name__} in {outer}.{name}. The loader "
+                    "looks only at attributes named sampler and batch_sampler. So this one keeps its epoch, and may "
+                    f"give the same order in every epoch. Give {outer} a set_epoch(epoch) that calls that of {name}, "
+                    "or name the attribute sampler.",
+                    key=(outer, name),
+                )
+
+
+def _needs_epoch(sampler: Any) -> bool:
+    return has_set_epoch(sampler) and attribute(sampler, "shuffle", True) is not False
 
 
 class Another:
@@ -228,11 +280,26 @@ class Another:
         self.iterator: Iterator[Any] | None = None
 
     def made(self) -> Iterator[Any]:
-        """Another iterator of the sampler."""
+        """Another iterator of the sampler; an empty one if the sampler's length is 0."""
+        if length_of(self._sampler) == 0:
+            return iter(())
         if self._epoch is not None:
             set_epoch_of_samplers(self._epoch, self._sampler)
         self.iterator = iter(self._sampler)
         return self.iterator
+
+    def warn_if_empty(self, drawn: Any) -> None:
+        """Warn if nothing was drawn from that iterator either."""
+        if drawn or self.iterator is None:
+            return
+        length = length_of(self._sampler)
+        given = "no length" if length is None else f"length {length}"
+        warnings.warn(
+            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. So "
+            "this epoch is empty. Let its iter() begin an epoch again after a load_state_dict() of its end's state.",
+            RuntimeWarning,
+            stacklevel=caller()[1],
+        )
 
 
 def load_sampler(samplers: Samplers, state: State) -> None:

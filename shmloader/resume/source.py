@@ -166,6 +166,7 @@ class _Observed:
             if not drawn and number == 1 and self._another is not None:
                 self._indices = self._another.made()
                 drawn.extend(map(next, (self._indices,)))
+                self._another.warn_if_empty(drawn)
         if self._states.record(number, drawn, self._indices):
             self._indices = iter(())  # not asked again, because a sampler may start over at its end
         if not drawn:

@@ -378,4 +378,7 @@ CORPUS |= {
         _of(Data(form="tensor"), (BEGIN, REST), batch_size=4, num_workers=1, chunk_size=1), collate="rows_twice"
     ),
 }
+CORPUS["set_epoch() does not reach a sampler"] = _of(
+    Data(), (Do("set epoch", 1), BEGIN, REST, Do("set epoch", 2), BEGIN, REST), "hidden distributed"
+)
 CORPUS["labels are kept"] = _of(Data(form="labelled", length=24), (BEGIN, REST), num_workers=2)

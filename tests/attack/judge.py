@@ -19,6 +19,7 @@ from tests.attack.rules import (
     leaves_ring,
     replaced_iterator,
     tries_again,
+    unreached,
 )
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
 from tests.attack.samplers import KEEPS, OTHERS, WITHOUT_STATE
@@ -107,6 +108,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
     if _drops_all(program, ours) and not _warns(ours, "the epoch had no batch"):
         return Finding("an epoch had no batch, without a warning", "")
+    if unreached(program) and not _warns(ours, "does not reach the DistributedSampler"):
+        return Finding("set_epoch() did not reach a sampler, without a warning", "")
     hook = replaced_iterator(program)
     if any(e[0] == "rides" and e[1] and e[4] for e in ours.events) and not _warns(ours, hook):
         return Finding("no warning names what was replaced", hook)

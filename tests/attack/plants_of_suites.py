@@ -280,6 +280,11 @@ _OF_USED_UP = (
         ),
         attack=True,
     ),
+    Plant(
+        fault="an epoch is empty without a word where a used-up sampler gives nothing in two attempts",
+        edits=(("shmloader/resume/samplers.py", "        if drawn or self.iterator is None:\n", "        if True:\n"),),
+        tests=(f"{_OWN_SAMPLERS}::test_a_sampler_that_stays_at_its_end",),
+    ),
 )
 
 _OF_STREAMS = (
@@ -335,6 +340,19 @@ _OF_SAMPLERS = (
         fault="a state past the end of a shorter dataset gives an empty epoch without a word",
         edits=(("shmloader/resume/place.py", "why_past_end(samplers, state) or why_doubtful(", "why_doubtful("),),
         tests=(f"{_ORDERS}::test_a_place_past_the_end_of_a_shorter_dataset_is_one_warning",),
+        attack=True,
+    ),
+    Plant(
+        fault="set_epoch() does not reach a sampler that is wrapped under another name, without a word",
+        edits=(
+            (
+                "shmloader/resume/place.py",
+                "        if self._current_set is not None:\n"
+                "            warn_of_unreached(loader, self._current_set, number)\n",
+                "",
+            ),
+        ),
+        tests=("tests/resume/test_resume_epochs.py::test_a_sampler_under_another_name_is_warned_of_once",),
         attack=True,
     ),
 )

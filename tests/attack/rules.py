@@ -72,6 +72,20 @@ def tries_again(program: Program) -> bool:
     return program.data.habit == "raises once" and program.data.kind in WITHOUT_PLACE and program.does("resume")
 
 
+def unreached(program: Program) -> bool:
+    """Whether an epoch with a number of its own has begun, and set_epoch() is called again, of a hidden sampler.
+
+    Off the ring, nothing counts the epochs.
+    """
+    if program.order.kind != "hidden distributed" or program.does("resume", "copy", "pickle") or leaves_ring(program):
+        return False
+    done = [do for do in program.actions if do.verb in ("set epoch", "begin")]
+    return any(
+        (one.verb, other.verb, third.verb) == ("set epoch", "begin", "set epoch") and one.count and third.count
+        for one, other, third in zip(done, done[1:], done[2:], strict=False)
+    )
+
+
 def _options(program: Program) -> str | None:
     data, get = program.data, program.get
     if not program.workers and program.shm:

@@ -444,6 +444,7 @@ def _has_torchs_code_or_none(found: Any, file: str | None) -> bool:
         ("a stream that is its own iterator tries again what it raised", fetch, "by_next", iter),
         ("a stream tries again what it raised, without workers: stream", without_workers._Given, "errors", NO_ERRORS),
         ("drop_last drops all, without workers", without_workers, "warn_if_all_dropped", lambda *_: None),
+        ("set_epoch() does not reach a sampler", place, "warn_of_unreached", lambda *_: None),
         ("a place past the end of a shorter dataset: in order", place, "why_past_end", lambda *_: None),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subse
 
 import shmloader
 from shmloader.resume import dataset_epochs
+from shmloader.system import user_line
 
 pytestmark = quiet
 
@@ -302,3 +304,64 @@ def test_a_state_from_the_end_of_a_stream_does_not_leave_an_earlier_state_in_the
     assert len(list(second)) == 2
     second.load_state_dict(states[2])
     assert [len(list(second)) for _ in range(3)] == [0, 3, 3]
+
+
+# -------------------------------------------------------------------------------------- samplers that it does not reach
+
+
+class Under(torch.utils.data.Sampler[int]):
+    """A sampler around another one."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
+
+
+class PassesOn(Under):
+    def set_epoch(self, epoch: int) -> None:
+        self.base.set_epoch(epoch)
+
+
+def unreached(sampler: Any, *numbers: int, later: Any = None, **options: Any) -> list[str]:
+    """The warnings of set_epoch() with these numbers, each before an epoch; `later` is called after each."""
+    user_line._met.clear()
+    loader: Any = shmloader.DataLoader(range(24), 4, sampler=sampler, **options)
+    with warnings.catch_warnings(record=True) as came:
+        warnings.simplefilter("always")
+        for number in numbers:
+            loader.set_epoch(number)
+            if later is not None:
+                later(number)
+            list(loader)
+    assert all(one.filename == __file__ for one in came)
+    return [str(one.message) for one in came]
+
+
+def test_a_sampler_under_another_name_is_warned_of_once() -> None:
+    said = "set_epoch(1) does not reach the DistributedSampler in Under."
+    for attributes in (
+        lambda sampler: {"base": sampler},
+        lambda sampler: {"samplers": [torch.utils.data.SequentialSampler(range(3)), sampler]},
+        lambda sampler: {"base": Under(sampler=sampler)},
+    ):
+        sampler = torch.utils.data.DistributedSampler(range(24), 2, 0)
+        (name,) = attributes(sampler)
+        (text,) = unreached(Under(**attributes(sampler)), 0, 1, 2)
+        assert text.startswith(f"{said}{name}. ") and sampler.epoch == 0
+
+
+def test_a_sampler_that_gets_the_number_or_needs_none_is_no_warning() -> None:
+    made = torch.utils.data.DistributedSampler
+    assert unreached(Under(sampler=(reached := made(range(24), 2, 0))), 1, 2) == [] and reached.epoch == 2
+    assert unreached(PassesOn(base=(passed := made(range(24), 2, 0))), 1, 2) == [] and passed.epoch == 2
+    called = made(range(24), 2, 0)
+    assert unreached(Under(base=called), 1, 2, later=called.set_epoch) == []
+    coming = made(range(24), 2, 0)
+    coming.set_epoch(1)
+    assert unreached(Under(base=coming), 1, 2, later=lambda number: coming.set_epoch(number + 1)) == []
+    assert unreached(Under(base=made(range(24), 2, 0, shuffle=False)), 1, 2) == []
+    assert unreached(Under(data_source=made(range(24), 2, 0)), 1, 2) == []
+    assert unreached(Under(data_source=EpochDataset()), 1, 2) == []
+    assert unreached(torch.utils.data.RandomSampler(EpochDataset(24)), 1, 2) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ import shmloader
 pytestmark = [
     *quiet,
     pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict"),
+    pytest.mark.filterwarnings("error:.* gave nothing after its state was loaded"),
 ]
 PLACES = ["in the first epoch", "before the first batch", "in mid-epoch", "behind the last batch", "between two epochs"]
 
@@ -230,6 +232,47 @@ def test_persistent_workers_have_saved_it(workers: int, kind: Any, form: str) ->
     with made(kind(), form, num_workers=workers) as again:
         again.load_state_dict(state)
         assert numbers(iterate(again)) == expected
+
+
+class Stuck(Yielded):
+    """Stays at its end after a load."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(()) if self.first else super().__iter__()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_stays_at_its_end(workers: int) -> None:
+    with made(Stuck(), "samples", num_workers=workers) as first:
+        iterate(first)
+        state = first.state_dict()
+    with made(Stuck(), "samples", num_workers=workers) as again, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.load_state_dict(state)
+        assert [list(again), list(again)] == [[], []]
+    found = [each for each in caught if "gave nothing" in str(each.message)]
+    assert [(each.category, each.filename) for each in found] == [(RuntimeWarning, __file__)]
+    assert str(found[0].message).startswith("Stuck, of length 10, gave nothing after its state was loaded, in two")
+
+
+def test_an_empty_sampler_is_not_asked_twice() -> None:
+    class Empty(Yielded):
+        starts = 0
+
+        def __len__(self) -> int:
+            return 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.starts += 1
+            return iter(())
+
+    loader = made(Empty(), "samples")
+    iterate(loader)
+    loader.load_state_dict(loader.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(loader) == []
+    assert loader.sampler.starts == 2
 
 
 class Raises(Sampler[int]):
