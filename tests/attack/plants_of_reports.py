@@ -557,12 +557,23 @@ OF_OBJECTS = (
         edits=(
             (
                 "shmloader/protocols/attributes.py",
-                "        return getattr(of, name)\n    except Exception:",
-                "        return getattr(of, name)\n    except AttributeError:",
+                "        return getattr(of, name)\n    except Exception as error:",
+                "        return getattr(of, name)\n    except AttributeError as error:",
             ),
         ),
         tests=("tests/face/test_raising_attributes.py::test_each_name_that_raises_counts_as_absent",),
         attack=True,
+    ),
+    Plant(
+        fault="what a signal's handler raises while an attribute is looked up is lost",
+        edits=(
+            (
+                "shmloader/protocols/attributes.py",
+                "    if error.__traceback__ is None or error.__traceback__.tb_next is None:",
+                "    if True:",
+            ),
+        ),
+        tests=("tests/face/test_raising_attributes.py::test_a_handlers_exception_comes_through",),
     ),
     Plant(
         fault="beside a loader of ours, a subclass of torch's whose __getattr__ knows every name is refused",

@@ -5,7 +5,9 @@ What torch's loader looks up as well (`__getitems__`, `__len__`) raises as it do
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -374,3 +376,52 @@ def test_a_datasets_set_epoch_is_found_once_it_is_there() -> None:
     dataset.inner = Counts()
     loader.set_epoch(4)
     assert dataset.inner.epoch == 4
+
+
+# --------------------------------------------------------------------------------------------------------- signals
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+class Interrupted(Order):
+    """A signal comes while one of its attributes is looked up, and its handler raises there."""
+
+    name = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.name:
+            signal.raise_signal(signal.SIGUSR1)
+            time.sleep(0)  # the handler has run by then
+        raise KeyError(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("generator", TimeIsUp),
+        ("sampler", AttributeError),
+        ("batch_sampler", KeyError),
+        ("process_index", KeyboardInterrupt),
+        ("state_dict", TimeIsUp),
+        ("set_epoch", AttributeError),
+    ],
+)
+def test_a_handlers_exception_comes_through(name: str, error: Any) -> None:
+    def handler(number: int, frame: Any) -> None:
+        raise error("time is up")
+
+    sampler = Interrupted()
+    loader = shmloader.DataLoader(Numbers(), 2, sampler=sampler)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        sampler.name = name
+        with pytest.raises(error, match="time is up"):
+            for _ in loader:
+                pass
+            loader.set_epoch(1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    sampler.name = ""
+    assert len(list(loader)) == LENGTH // 2
