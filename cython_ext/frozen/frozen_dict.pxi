@@ -1,5 +1,4 @@
 """A dict that does not change, over bytes that many processes share; see NOTE [ Columns ] in frozen_rows.pyx.
-An assignment raises a TypeError, and pop() and the like raise an AttributeError with the remedy.
 
 Its keys and its values are columns.  A lookup goes through a table with open addressing: a power of two of 32-bit
 words, each 0 or a row + 1.  The search for a key begins at its hash and goes on to the next word, until it finds the
@@ -7,16 +6,10 @@ row or a 0.  Python's hash of a string differs between processes, so strings hav
 """
 
 from collections import defaultdict
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import Mapping
+from itertools import islice
 
-cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-
-
-cdef str DICT_REMEDY = (
-    "shmloader.freeze() made it, so that all workers share one copy. Change the dict before you freeze the dataset, or "
-    "assign dict(...) of it to the attribute"
-)
 
 
 cdef uint64_t hash_of(object key) except? 0:
@@ -55,22 +48,9 @@ def table_of(keys, int bits) -> bytearray:
     return made
 
 
-@cython.collection_type("mapping")      # for match statements
-cdef class FrozenDict:
-    """A dict that does not change, whose items lie in memory that many processes share.
+cdef class Table(Frozen):
+    """The part of a frozen dict that is in C."""
 
-    Its items come in the order of the dict that it was made of.
-
-    Args:
-        pages: The bytes.
-        keys, values: How the keys and the values lie in them.
-        count: How many there are.
-        table: Where the table lies.
-        bits: How many bits number its words.
-        default_factory: Makes the value of a missing key, as that of `defaultdict` does.  The value is not kept.
-    """
-
-    cdef readonly Pages pages
     cdef readonly tuple layouts
     cdef readonly object default_factory
     cdef Py_ssize_t count, table_place
@@ -93,12 +73,6 @@ cdef class FrozenDict:
         keys, values = self.layouts
         made_of = self.pages, keys, values, self.count, self.table_place, self.bits, self.default_factory
         return FrozenDict, made_of
-
-    def __copy__(self):
-        return self
-
-    def __deepcopy__(self, memo):
-        return self     # nobody can change it, so nobody sees that it is the same
 
     cdef Py_ssize_t find(self, object key) except -2:
         """The row of a key, or -1."""
@@ -136,98 +110,27 @@ cdef class FrozenDict:
     def __iter__(self):
         return (self.key_rows.row(row) for row in range(self.count))
 
-    def __reversed__(self):
-        return (self.key_rows.row(row) for row in range(self.count - 1, -1, -1))
 
-    def keys(self):
-        """The keys, as a view that compares like a set."""
-        return Keys(self)
+class FrozenDict(Table, Mapping):
+    """A dict that does not change, whose items lie in memory that many processes share.
 
-    def values(self):
-        """The values, in the order of the keys."""
-        return ValuesOfDict(self)
+    It has the methods of a `collections.abc.Mapping`, and `copy()`.  Its items come in the order of the dict that it
+    was made of.
 
-    def items(self):
-        """The pairs of key and value."""
-        return Pairs(self)
+    Args:
+        pages: The bytes.
+        keys, values: How the keys and the values lie in them.
+        count: How many there are.
+        table: Where the table lies.
+        bits: How many bits number its words.
+        default_factory: Makes the value of a missing key, as that of `defaultdict` does.  The value is not kept.
+    """
 
-    def pairs(self):
-        """An iterator of keys with their values.  It needs no lookups."""
-        return ((self.key_rows.row(row), self.value_rows.row(row)) for row in range(self.count))
+    __slots__ = ()
 
     def copy(self):
         """The items in a dict, or in a `defaultdict` with the same factory.  It can be changed."""
-        made = dict(self.pairs())
-        return made if self.default_factory is None else defaultdict(self.default_factory, made)
-
-    def __eq__(self, other):
-        if not isinstance(other, (dict, FrozenDict)):
-            return NotImplemented
-        if len(other) != self.count:
-            return False
-        if other is self:
-            return True
-        missing = object()
-        return all(equal(other.get(key, missing), value) for key, value in self.pairs())
-
-    __hash__ = None
-
-    def __or__(self, other):
-        return self.copy() | dict(other) if isinstance(other, (dict, FrozenDict)) else NotImplemented
-
-    def __ror__(self, other):
-        return other | self.copy() if isinstance(other, dict) else NotImplemented
+        return dict(self) if self.default_factory is None else defaultdict(self.default_factory, self)
 
     def __repr__(self):
-        some = ", ".join(f"{key!r}: ..." for key, _ in zip(self, range(3)))
-        return f"<frozen dict of {self.count}: {{{some}{', ...' if self.count > 3 else ''}}}>"
-
-    def __setitem__(self, key, value):
-        raise TypeError(f"key {key!r} cannot be assigned: the dict is frozen. {DICT_REMEDY}")
-
-    def __delitem__(self, key):
-        raise TypeError(f"key {key!r} cannot be deleted: the dict is frozen. {DICT_REMEDY}")
-
-    def __getattr__(self, name):
-        if name in ("clear", "pop", "popitem", "setdefault", "update"):
-            raise AttributeError(f"{name}() changes a dict, and this one is frozen. {DICT_REMEDY}")
-        raise AttributeError(f"'FrozenDict' object has no attribute {name!r}")
-
-
-cdef bint equal(object mine, object its) except -1:
-    """Whether two values are equal.  A dict knows its NaN by identity; here each access makes another NaN."""
-    return mine == its or (mine != mine and its != its)
-
-
-class Keys(KeysView):
-    def __reversed__(self):
-        return reversed(self._mapping)
-
-
-class ValuesOfDict(ValuesView):
-    def __iter__(self):
-        return (value for _, value in self._mapping.pairs())
-
-    def __reversed__(self):
-        return (self._mapping[key] for key in reversed(self._mapping))
-
-    def __contains__(self, value):
-        return any(equal(value, its) for its in self)
-
-
-class Pairs(ItemsView):
-    def __iter__(self):
-        return self._mapping.pairs()
-
-    def __reversed__(self):
-        return ((key, self._mapping[key]) for key in reversed(self._mapping))
-
-    def __contains__(self, pair):
-        if not isinstance(pair, tuple) or len(pair) != 2:     # ItemsView raises an error, and a dict's view does not
-            return False
-        missing = object()
-        its = self._mapping.get(pair[0], missing)
-        return its is not missing and equal(its, pair[1])
-
-
-Mapping.register(FrozenDict)
+        return f"<frozen dict of {len(self)}: {shortened(dict(islice(self.items(), 5)))}>"

@@ -13,30 +13,25 @@ Places are counted from the first byte of the column's pages.  `shmloader.frozen
 here read them.
 
     ("nones",)                                  None in each row
-    ("bools", place)                            a byte each
-    ("ints", place, width)                      signed, of 1, 2, 4 or 8 bytes
-    ("floats", place)                           doubles, with all of a NaN's bits
+    ("numbers", place, dtype)                   Python's bool, int or float
     ("scalars", place, dtype)                   NumPy's scalars
     ("text", ends, width, place)                UTF-8, in which surrogates are allowed
     ("bytes", ends, width, place)
-    ("values", ends, width, place)              anything else that marshal can write, each row separately
+    ("values", ends, width, place)              anything else that marshal can write, also lists and sets
     ("arrays", ends, width, place, dtype, shapes, sides)    NumPy's arrays of one dtype, each with `sides` dimensions
-    ("tuples", class, layouts)                  tuples of one length; a class of named tuples, or None
-    ("dicts", keys, layouts)                    dicts with the same keys in the same order
-    ("lists", ends, width, layout, as_tuple)    lists, or tuples, of any length: their items follow one another
+    ("tuples", layouts)                         tuples of one length
+    ("dicts", layouts, keys)                    dicts with the same keys in the same order
 
 `ends` holds rows + 1 unsigned numbers of `width` bytes each: for each row, where its first item begins, and then where
 the last row ends.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_SetItem
-from cpython.float cimport PyFloat_FromDouble
-from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from multiprocessing.context import get_spawning_popen
 
@@ -47,7 +42,6 @@ cdef extern from "marshal.h":
 
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *data, Py_ssize_t bytes, const char *errors)
-    object PyLong_FromLongLong(long long number)
 
 
 cdef class Pages:
@@ -64,6 +58,12 @@ cdef class Pages:
     Raises:
         ValueError: The memory has fewer bytes.
     """
+
+    cdef readonly object memory
+    cdef readonly Py_ssize_t place, size
+    cdef Py_buffer held
+    cdef bint is_held
+    cdef const char *first
 
     def __cinit__(self, object memory, Py_ssize_t place, Py_ssize_t size):
         PyObject_GetBuffer(memory, &self.held, PyBUF_SIMPLE)
@@ -92,45 +92,41 @@ cdef class Pages:
 # ------------------------------------------------------------------------------------------------ one class a kind
 
 cdef class Rows:
-    """Makes the object of a row.  This one: None."""
+    """Makes the object of a row.  This one: None.
+
+    Args:
+        layout: How the rows lie in the pages.
+        pages: The bytes.
+        count: How many rows there are.
+
+    Raises:
+        ValueError: They do not fit into the pages.
+    """
+
+    cdef Pages pages        # keeps the bytes
+
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        self.pages = pages
 
     cdef object row(self, Py_ssize_t k):
         return None
 
 
-cdef class Bools(Rows):
-    cdef const char *bytes
-
-    cdef object row(self, Py_ssize_t k):
-        return self.bytes[k] != 0
-
-
-cdef class Ints(Rows):
-    cdef const char *bytes
-    cdef int width
-
-    cdef object row(self, Py_ssize_t k):
-        if self.width == 1:
-            return PyLong_FromLongLong((<const int8_t *>self.bytes)[k])
-        if self.width == 2:
-            return PyLong_FromLongLong((<const int16_t *>self.bytes)[k])
-        if self.width == 4:
-            return PyLong_FromLongLong((<const int32_t *>self.bytes)[k])
-        return PyLong_FromLongLong((<const int64_t *>self.bytes)[k])
-
-
-cdef class Floats(Rows):
-    cdef const double *numbers
-
-    cdef object row(self, Py_ssize_t k):
-        return PyFloat_FromDouble(self.numbers[k])
-
-
 cdef class Scalars(Rows):
-    cdef object array
+    cdef object items
+
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        dtype = numpy.dtype(layout[2])
+        pages.at(layout[1], count, dtype.itemsize)
+        self.items = numpy.frombuffer(pages.memory, dtype, count, pages.place + layout[1])
 
     cdef object row(self, Py_ssize_t k):
-        return self.array[k]
+        return self.items[k]
+
+
+cdef class Numbers(Scalars):
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        self.items = self.items.data        # a memoryview, which makes Python's own numbers
 
 
 cdef class Spans(Rows):
@@ -139,6 +135,15 @@ cdef class Spans(Rows):
     cdef const char *ends
     cdef const char *bytes
     cdef int width
+
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        cdef Py_ssize_t k
+        self.width = layout[2]
+        self.ends = pages.at(layout[1], count + 1, self.width)
+        for k in range(count):
+            if self.begin(k) > self.begin(k + 1):
+                raise ValueError(f"row {k} of a column ends before it begins")
+        self.bytes = pages.at(layout[3], self.begin(count), 1)
 
     cdef inline Py_ssize_t begin(self, Py_ssize_t k) noexcept:
         if self.width == 4:
@@ -169,36 +174,22 @@ cdef class Arrays(Spans):
     cdef const int64_t *shapes
     cdef int sides
 
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        self.dtype, self.sides = layout[4], layout[6]
+        self.shapes = <const int64_t *>pages.at(layout[5], count * self.sides, 8)
+        self.all = numpy.frombuffer(pages.memory, numpy.uint8, self.begin(count), pages.place + layout[3])
+
     cdef object row(self, Py_ssize_t k):
         cdef Py_ssize_t side
         shape = tuple([self.shapes[k * self.sides + side] for side in range(self.sides)])
         return self.all[self.begin(k):self.begin(k + 1)].view(self.dtype).reshape(shape)
 
 
-cdef class Lists(Spans):
-    cdef Rows items
-    cdef bint as_tuple
-
-    cdef object row(self, Py_ssize_t k):
-        cdef Py_ssize_t at = self.begin(k), i, count = self.begin(k + 1) - at
-        if self.as_tuple:
-            made = PyTuple_New(count)
-            for i in range(count):
-                item = self.items.row(at + i)
-                Py_INCREF(item)
-                PyTuple_SET_ITEM(made, i, item)
-            return made
-        made = PyList_New(count)
-        for i in range(count):
-            item = self.items.row(at + i)
-            Py_INCREF(item)
-            PyList_SET_ITEM(made, i, item)
-        return made
-
-
 cdef class Tuples(Rows):
-    cdef object kind        # a class of named tuples, or None
     cdef list parts
+
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        self.parts = [read(part, pages, count) for part in layout[1]]
 
     cdef object row(self, Py_ssize_t k):
         cdef Py_ssize_t i, count = len(self.parts)
@@ -207,12 +198,14 @@ cdef class Tuples(Rows):
             item = (<Rows>self.parts[i]).row(k)
             Py_INCREF(item)
             PyTuple_SET_ITEM(made, i, item)
-        return made if self.kind is None else tuple.__new__(self.kind, made)
+        return made
 
 
-cdef class Dicts(Rows):
+cdef class Dicts(Tuples):
     cdef tuple keys
-    cdef list parts
+
+    def __cinit__(self, tuple layout, Pages pages, Py_ssize_t count):
+        self.keys = layout[2]
 
     cdef object row(self, Py_ssize_t k):
         cdef Py_ssize_t i
@@ -222,96 +215,22 @@ cdef class Dicts(Rows):
         return made
 
 
+cdef dict KINDS = {
+    "nones": Rows,
+    "numbers": Numbers,
+    "scalars": Scalars,
+    "text": Text,
+    "bytes": Spans,
+    "values": Values,
+    "arrays": Arrays,
+    "tuples": Tuples,
+    "dicts": Dicts,
+}
+
+
 cdef Rows read(tuple layout, Pages pages, Py_ssize_t count):
-    """The object that reads `count` rows of a layout.
-
-    Raises:
-        ValueError: They do not fit into the pages, or the layout is of another version.
-    """
-    cdef Rows rows
-    kind = layout[0]
-    if kind == "nones":
-        rows = Rows()
-    elif kind == "bools":
-        rows = read_bools(layout[1], pages, count)
-    elif kind == "ints":
-        rows = read_ints(layout[1], layout[2], pages, count)
-    elif kind == "floats":
-        rows = read_floats(layout[1], pages, count)
-    elif kind == "scalars":
-        rows = read_scalars(layout[1], layout[2], pages, count)
-    elif kind in ("text", "bytes", "values", "arrays", "lists"):
-        rows = read_spans(layout, pages, count)
-    elif kind == "tuples":
-        rows = read_tuples(layout[1], layout[2], pages, count)
-    elif kind == "dicts":
-        rows = read_dicts(layout[1], layout[2], pages, count)
-    else:
-        raise ValueError(f"a column of {kind!r}, which this version of shmloader does not know")
-    rows.pages = pages
-    return rows
-
-
-cdef Bools read_bools(Py_ssize_t place, Pages pages, Py_ssize_t count):
-    cdef Bools rows = Bools()
-    rows.bytes = pages.at(place, count, 1)
-    return rows
-
-
-cdef Ints read_ints(Py_ssize_t place, int width, Pages pages, Py_ssize_t count):
-    cdef Ints rows = Ints()
-    rows.bytes, rows.width = pages.at(place, count, width), width
-    return rows
-
-
-cdef Floats read_floats(Py_ssize_t place, Pages pages, Py_ssize_t count):
-    cdef Floats rows = Floats()
-    rows.numbers = <const double *>pages.at(place, count, 8)
-    return rows
-
-
-cdef Scalars read_scalars(Py_ssize_t place, object dtype, Pages pages, Py_ssize_t count):
-    cdef Scalars rows = Scalars()
-    pages.at(place, count, dtype.itemsize)
-    rows.array = numpy.frombuffer(pages.memory, dtype, count, pages.place + place)
-    return rows
-
-
-cdef Spans read_spans(tuple layout, Pages pages, Py_ssize_t count):
-    cdef Spans rows = {"text": Text, "bytes": Spans, "values": Values, "arrays": Arrays, "lists": Lists}[layout[0]]()
-    cdef Py_ssize_t k, last
-    rows.width = layout[2]
-    rows.ends = pages.at(layout[1], count + 1, rows.width)
-    last = rows.begin(count)
-    for k in range(count):
-        if rows.begin(k) > rows.begin(k + 1):
-            raise ValueError(f"row {k} of a column ends before it begins")
-    if layout[0] == "lists":
-        (<Lists>rows).items, (<Lists>rows).as_tuple = read(layout[3], pages, last), layout[4]
-        return rows
-    rows.bytes = pages.at(layout[3], last, 1)
-    if layout[0] == "arrays":
-        read_arrays(<Arrays>rows, layout, pages, count, last)
-    return rows
-
-
-cdef bint read_arrays(Arrays rows, tuple layout, Pages pages, Py_ssize_t count, Py_ssize_t last) except -1:
-    rows.dtype, rows.sides = layout[4], layout[6]
-    rows.shapes = <const int64_t *>pages.at(layout[5], count * rows.sides, 8)
-    rows.all = numpy.frombuffer(pages.memory, numpy.uint8, last, pages.place + layout[3])
-    return True
-
-
-cdef Tuples read_tuples(object kind, tuple layouts, Pages pages, Py_ssize_t count):
-    cdef Tuples rows = Tuples()
-    rows.kind, rows.parts = kind, [read(part, pages, count) for part in layouts]
-    return rows
-
-
-cdef Dicts read_dicts(tuple keys, tuple layouts, Pages pages, Py_ssize_t count):
-    cdef Dicts rows = Dicts()
-    rows.keys, rows.parts = keys, [read(part, pages, count) for part in layouts]
-    return rows
+    """The object that reads `count` rows of a layout."""
+    return KINDS[layout[0]](layout, pages, count)
 
 
 include "frozen/frozen_list.pxi"

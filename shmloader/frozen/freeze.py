@@ -23,15 +23,16 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
     million paths and eight workers that makes eight copies; a spawned worker has a copy from the start.  A frozen list
     is one block of bytes for all workers, and an item becomes an object only when you ask for it.
 
-    These are frozen: lists of strings, bytes, numbers, None, NumPy's scalars and arrays, and of tuples, named tuples,
-    lists and dicts of these; dicts whose keys are all strings or all integers, with such values; NumPy's arrays and
-    CPU tensors of 4 KiB and more.  freeze() searches the attributes of the dataset, and those of the plain objects,
-    short lists, tuples and dicts in them.  So it also freezes what torch's Subset and ConcatDataset hold.  Everything
-    else stays as it is; `shmloader.frozen.explain` lists it with the reason.
+    These are frozen: lists of strings, bytes, numbers, None, NumPy's scalars and arrays, and of tuples and dicts of
+    these; lists of lists and of sets, if nothing in them is NumPy's; dicts whose keys are all strings or all integers,
+    with such values; NumPy's arrays and CPU tensors of 4 KiB and more.  freeze() searches the attributes of the
+    dataset, and those of the plain objects, short lists, tuples and dicts in them.  So it also freezes what torch's
+    Subset and ConcatDataset hold.  Everything else stays as it is; `shmloader.frozen.explain` lists it with the reason.
 
     A frozen list or dict reads like the original, and its items equal the original items.  But it is no `list`, so
-    json.dumps refuses it.  Slices of it are lists.  It cannot be changed.  Each access makes a new item, so what you
-    write into an inner list or dict is lost.  You can write to arrays and tensors; a write stays in its process.
+    json.dumps refuses it.  Slices of it are lists.  It cannot be changed: change the original before you freeze the
+    dataset, or assign list(...) of it to the attribute.  Each access makes a new item, so what you write into an inner
+    list or dict is lost.  You can write to arrays and tensors; a write stays in its process.
 
     Args:
         dataset: A dataset of any class.  It is changed: its attributes are replaced.
@@ -62,8 +63,7 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
         >>> dataset.samples.append(("1000.jpg", 0))
         Traceback (most recent call last):
         ...
-        AttributeError: append() changes a list, and this one is frozen. shmloader.freeze() made it, so that all \
-workers share one copy. Change the list before you freeze the dataset, or assign list(...) of it to the attribute
+        AttributeError: 'FrozenList' object has no attribute 'append'
     """
     if least < 0:
         raise ValueError(f"least should be a number of items, 0 or more, but got least={least!r}.")

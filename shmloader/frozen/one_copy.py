@@ -26,11 +26,11 @@ def one_of_machine(mine: SealedMemory) -> SealedMemory:
         return mine
     key = f"shmloader/frozen/{_machine()}/{hashlib.blake2b(mine, digest_size=20).hexdigest()}"
     own = f"{os.getpid()} {mine.fd} {os.fstat(mine.fd).st_ino}"
-    shared = _text(store.compare_set(key, "", own))
+    shared = store.compare_set(key, "", own).decode()
     while shared != own:
         if (theirs := _opened(shared, len(mine))) is not None:
             return theirs
-        before, shared = shared, _text(store.compare_set(key, shared, own))
+        before, shared = shared, store.compare_set(key, shared, own).decode()
         if shared == before:  # this store does not replace values
             break
     return mine
@@ -47,10 +47,6 @@ def _machine() -> str:
     """Names the processes that can open each other's descriptors: one user's, in one namespace, since the last boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _opened(address: str, size: int) -> SealedMemory | None:

@@ -1,11 +1,10 @@
 """Writes lists and dicts as columns, and decides which values can be columns.
-Tuples and dicts of up to 64 fields have a column for each, and lists may be nested 64 deep.  NOTE [ Columns ] in
-cython_ext/frozen/frozen_rows.pyx has the layouts.
+Tuples and dicts of up to 64 fields have a column for each.  NOTE [ Columns ] in cython_ext/frozen/frozen_rows.pyx has
+the layouts.
 """
 
 from __future__ import annotations
 
-import itertools
 import marshal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,8 +17,6 @@ from shmloader.system.sealed_memory import Counter
 Layout = tuple[Any, ...]
 
 MOST_FIELDS = 64  # of a tuple or a dict, each of which is a column of its own
-DEEPEST = 64  # lists within lists; anything deeper is not frozen
-_NUL = {"S": b"\0", "U": "\0"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -27,13 +24,12 @@ class NotPlain(Exception):
     """Something that cannot be stored as bytes.  Its text names it, as a part of a sentence."""
 
 
-def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
+def pack(items: Sequence[Any], writer: Counter) -> Layout:
     """Write items as a column.  There may be none.
 
     Args:
         items: The items.  The column returns items that are equal and of the same classes.
         writer: Where to write them.
-        depth: How many lists enclose them.
 
     Returns:
         The layout.
@@ -42,31 +38,31 @@ def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
         NotPlain: Some of them are not made of Python's own values, NumPy's scalars and NumPy's arrays.
         MemoryError: The machine does not have the memory.
     """
-    if depth > DEEPEST:
-        raise NotPlain(f"lists that are nested more than {DEEPEST} deep")
     kinds = set(map(type, items))
     if len(kinds) == 1:
         (kind,) = kinds
         if kind in _KINDS:
-            return _KINDS[kind](items, writer, depth)
+            return _KINDS[kind](items, writer)
         if issubclass(kind, numpy.generic) and kind.__module__ == "numpy":
             return _scalars(items, kind, writer)
-        if _is_of_named_tuples(kind):
-            return _tuples(items, writer, depth, kind)
     return _values(items, writer)
 
 
 # ----------------------------------------------------------------------------------------------------- simple kinds
 
 
-def _ints(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+def _ints(items: Sequence[Any], writer: Counter) -> Layout:
     try:
         numbers = numpy.array(items, numpy.int64)
     except OverflowError:
         return _values(items, writer)
     least, most = int(numbers.min()), int(numbers.max())
     width = next(w for w in (1, 2, 4, 8) if -(1 << 8 * w - 1) <= least and most < 1 << 8 * w - 1)
-    return "ints", writer.put(numbers.astype(f"i{width}")), width
+    return _numbers(numbers, f"i{width}", writer)
+
+
+def _numbers(items: Any, dtype: str, writer: Counter) -> Layout:
+    return "numbers", writer.put(numpy.array(items, dtype)), dtype
 
 
 def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
@@ -74,10 +70,8 @@ def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
     if len(dtypes) > 1:  # datetimes of several units, texts of several lengths
         raise NotPlain(f"{kind.__name__} of several dtypes")
     (dtype,) = dtypes
-    if dtype.hasobject or not dtype.itemsize:
-        raise NotPlain(f"{kind.__name__} with objects, or without a byte")
-    if dtype.char in "SU" and not all(len(item) == len(item.rstrip(_NUL[dtype.char])) for item in items):
-        raise NotPlain(f"{kind.__name__} that end with a zero, which an array drops")
+    if dtype.hasobject or not dtype.itemsize or dtype.char in "SU":  # an array drops zeros at the end of a text
+        raise NotPlain(f"{kind.__name__} with objects, of text, or without a byte")
     return "scalars", writer.put(b"".join(item.tobytes() for item in items)), dtype
 
 
@@ -86,7 +80,7 @@ def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
 
 def _values(items: Sequence[Any], writer: Counter) -> Layout:
     for item in items:
-        _check_plain(item, 0)
+        _check_plain(item)
     return _spans("values", [marshal.dumps(item, 4) for item in items], writer)
 
 
@@ -103,7 +97,7 @@ def _ends(lengths: Any, count: int, writer: Counter) -> tuple[int, int]:
     return writer.put(ends.astype(f"u{width}")), width
 
 
-def _arrays(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+def _arrays(items: Sequence[Any], writer: Counter) -> Layout:
     first = items[0]
     if any(item.dtype != first.dtype or item.ndim != first.ndim for item in items):
         raise NotPlain("arrays of several dtypes, or of several numbers of sides")
@@ -125,79 +119,51 @@ def owners(arrays: Iterable[Any]) -> list[Any]:
     return list({id(one): one for one in bases}.values())
 
 
-# --------------------------------------------------------------------------------------------------------- containers
+# ------------------------------------------------------------------------------------------------- tuples and dicts
 
 
-def _tuples(items: Sequence[Any], writer: Counter, depth: int, kind: type | None = None) -> Layout:
-    lengths = set(map(len, items))
-    if len(lengths) == 1 and 0 < len(items[0]) <= MOST_FIELDS:
-        return "tuples", kind, tuple(pack(field, writer, depth + 1) for field in zip(*items, strict=True))
-    if kind is not None:
-        raise NotPlain(f"{kind.__name__} of more than {MOST_FIELDS} fields, or of none")
-    return _lists(items, writer, depth, as_tuple=True)
+def _tuples(items: Sequence[Any], writer: Counter) -> Layout:
+    if len(set(map(len, items))) > 1 or not 0 < len(items[0]) <= MOST_FIELDS:
+        return _values(items, writer)
+    return "tuples", tuple(pack(field, writer) for field in zip(*items, strict=True))
 
 
-def _dicts(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+def _dicts(items: Sequence[Any], writer: Counter) -> Layout:
     keys = tuple(items[0])
     alike = all(type(key) in (str, int) for key in keys) and 0 < len(keys) <= MOST_FIELDS
     kinds = tuple(map(type, keys))  # True equals 1, but is another key
     if not alike or any(tuple(item) != keys or tuple(map(type, item)) != kinds for item in items):
         return _values(items, writer)
-    return "dicts", keys, tuple(pack([item[key] for item in items], writer, depth + 1) for key in keys)
+    return "dicts", tuple(pack([item[key] for item in items], writer) for key in keys), keys
 
 
-def _lists(items: Sequence[Any], writer: Counter, depth: int, as_tuple: bool = False) -> Layout:
-    if len(set(map(type, itertools.chain.from_iterable(items)))) > 1:
-        return _values(items, writer)
-    inner = pack(list(itertools.chain.from_iterable(items)), writer, depth + 1)
-    ends, width = _ends(map(len, items), len(items), writer)
-    return "lists", ends, width, inner, as_tuple
-
-
-def _is_of_named_tuples(kind: type) -> bool:
-    """Whether a class is a named tuple with its fields and nothing else, which pickle finds by name."""
-    return (
-        issubclass(kind, tuple)
-        and kind.__mro__[1:] == (tuple, object)
-        and isinstance(getattr(kind, "_fields", None), tuple)
-        and not kind.__dictoffset__
-        and "<locals>" not in kind.__qualname__
-    )
-
-
-def _check_plain(item: Any, depth: int) -> None:
+def _check_plain(item: Any) -> None:
     """Check that marshal returns this item unchanged: it turns a subclass into its base, and a buffer into bytes.
 
     Raises:
         NotPlain: It does not.
     """
     kind = type(item)
-    if kind in _PLAIN:
-        return
-    if depth > DEEPEST:
-        raise NotPlain(f"values that are nested more than {DEEPEST} deep")
     if kind in (list, tuple, set, frozenset):
         for part in item:
-            _check_plain(part, depth + 1)
+            _check_plain(part)
     elif kind is dict:
-        for key, part in item.items():
-            _check_plain(key, depth + 1)
-            _check_plain(part, depth + 1)
-    else:
+        for pair in item.items():
+            _check_plain(pair)
+    elif kind not in _PLAIN:
         raise NotPlain(f"objects of class {kind.__name__}")
 
 
-_KINDS: dict[type, Callable[[Sequence[Any], Counter, int], Layout]] = {
-    type(None): lambda items, writer, depth: ("nones",),
-    bool: lambda items, writer, depth: ("bools", writer.put(numpy.array(items, numpy.bool_))),
+_KINDS: dict[type, Callable[[Sequence[Any], Counter], Layout]] = {
+    type(None): lambda items, writer: ("nones",),
+    bool: lambda items, writer: _numbers(items, "?", writer),
     int: _ints,
-    float: lambda items, writer, depth: ("floats", writer.put(numpy.array(items, numpy.float64))),
-    str: lambda items, writer, depth: _spans("text", [item.encode("utf-8", "surrogatepass") for item in items], writer),
-    bytes: lambda items, writer, depth: _spans("bytes", items, writer),
+    float: lambda items, writer: _numbers(items, "f8", writer),
+    str: lambda items, writer: _spans("text", [item.encode("utf-8", "surrogatepass") for item in items], writer),
+    bytes: lambda items, writer: _spans("bytes", items, writer),
     numpy.ndarray: _arrays,
     tuple: _tuples,
     dict: _dicts,
-    list: _lists,
 }
 
 

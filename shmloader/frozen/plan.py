@@ -1,5 +1,5 @@
 """Finds what can be frozen in a dataset, writes it, and puts columns in its place.
-Decides where the search looks, what is large enough, and what stays as it is.
+Decides where the search looks, what is large enough, and what stays as it is.  Lists all of that for the user.
 
 Everything is written before anything is replaced, so an error leaves the dataset unchanged.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import sys
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +52,7 @@ class Plan:
     """What was found, and which objects hold it."""
 
     found: list[Found] = field(default_factory=list)
-    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict, list or Slots, a key in it, a value's id
+    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict or list, a key in it, a value's id
     tuples: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by id: tuples that may hold something found
 
     @property
@@ -99,6 +98,47 @@ def planned(dataset: Any, writer: Counter, least: int) -> Plan:
     return plan
 
 
+def explain(dataset: Any) -> str:
+    """List what `shmloader.freeze` has frozen in a dataset, and what it has left.
+
+    Args:
+        dataset: A dataset, frozen or not.
+
+    Returns:
+        A line for each large attribute.
+
+    Example:
+        >>> import shmloader
+        >>> class Numbers:
+        ...     def __init__(self):
+        ...         self.labels = list(range(1000))
+        >>> print(shmloader.frozen.explain(shmloader.freeze(Numbers())))
+        frozen: labels, a list of 1,000, 2,000 bytes
+        frozen in all: 2,000 bytes
+    """
+    lines, total = [], 0
+    known = set()
+    for name, value, _, _ in walk(dataset, LEAST):
+        if is_frozen(value) and id(value) not in known:
+            known.add(id(value))
+            size = value.pages.size if isinstance(value, (FrozenList, FrozenDict)) else value.nbytes
+            total += size
+            lines.append(f"frozen: {name}, {_word(value)}, {size:,} bytes")
+    for found in planned(dataset, Counter(), LEAST).found:
+        if found.why_not is None:
+            lines.append(f"not frozen yet: {found.name}, {_word(found.value)}; it would take {found.size:,} bytes")
+        else:
+            lines.append(f"left as it is: {found.name}, {_word(found.value)}, because of {found.why_not}")
+    return "\n".join([*lines, f"frozen in all: {total:,} bytes"])
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, (numpy.ndarray, torch.Tensor)):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    kind = {"FrozenList": "list", "FrozenDict": "dict"}.get(type(value).__name__, type(value).__name__)
+    return f"a {kind} of {len(value):,}"
+
+
 # ------------------------------------------------------------------------------------------------------------ the walk
 
 Step = tuple[str, Any, Any, Any]  # the name, the value, what holds it, and under which key
@@ -126,37 +166,9 @@ def _within(prefix: str, holder: Any) -> Iterator[Step]:
         for k in range(len(holder)):
             yield f"{prefix}[{k}]", holder[k], holder, k
     else:
-        for held in (getattr(holder, "__dict__", {}), Slots(holder)):
-            for name in list(held):
-                yield f"{prefix}.{name}" if prefix else name, held[name], held, name
-
-
-class Slots:
-    """The attributes of an object that lie in `__slots__`, of classes written in Python, and that have a value."""
-
-    def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        self._members = {
-            name: member
-            for kind in reversed(type(holder).__mro__)
-            if "__slots__" in vars(kind)
-            for name, member in vars(kind).items()
-            if type(member) is types.MemberDescriptorType
-        }
-
-    def __iter__(self) -> Iterator[str]:
-        for name in self._members:
-            try:
-                self[name]
-            except AttributeError:
-                continue
-            yield name
-
-    def __getitem__(self, name: str) -> Any:
-        return self._members[name].__get__(self._holder)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._members[name].__set__(self._holder, value)
+        held = getattr(holder, "__dict__", {})
+        for name in list(held):
+            yield f"{prefix}.{name}" if prefix else name, held[name], held, name
 
 
 def _is_looked_into(value: Any, least: int) -> bool:
@@ -168,19 +180,13 @@ def _is_looked_into(value: Any, least: int) -> bool:
 
 def _is_plain_object(value: Any) -> bool:
     """Whether an object is no more than its attributes: a dataset, or one that pickle takes apart like any other."""
-    try:
-        return _is_of_attributes(value)
-    except Exception:  # a property or metaclass of the user's raised: the search leaves this object out
-        return False
-
-
-def _is_of_attributes(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, (type, torch.nn.Module, torch.Tensor, BaseException)):
+    try:
+        if issubclass(kind, (type, torch.nn.Module, torch.Tensor, BaseException)) or not isinstance(vars(value), dict):
+            return False
+    except Exception:  # it has none, or a property of the user's raised: the search leaves this object out
         return False
-    if not isinstance(getattr(value, "__dict__", None), dict) and not list(Slots(value)):
-        return False
-    if isinstance(value, Dataset):
+    if issubclass(kind, Dataset):
         return True
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names:  # threads, locks, partial functions
         return False
@@ -200,19 +206,13 @@ def is_frozen(value: Any) -> bool:
 
 def is_large(value: Any, least: int) -> bool:
     """Whether it is large enough for a place in shared memory, if it can have one."""
+    kind = type(value)
     try:
-        if issubclass(type(value), (numpy.ndarray, torch.Tensor)):
-            return _size(value) >= LEAST_BYTES and not is_frozen(value)
-        return issubclass(type(value), CONTAINERS) and len(value) >= least and not is_frozen(value)
+        if issubclass(kind, (numpy.ndarray, torch.Tensor)):
+            return bool(value.shape) and value.nbytes >= LEAST_BYTES and not is_frozen(value)
+        return issubclass(kind, CONTAINERS) and len(value) >= least and not is_frozen(value)
     except Exception:  # a method of the user's class raised
         return False
-
-
-def _size(value: Any) -> int:
-    try:
-        return int(value.nbytes)
-    except RuntimeError:  # a sparse tensor, which explain() lists
-        return LEAST_BYTES
 
 
 def _holds_objects(value: Any) -> bool:
@@ -234,16 +234,13 @@ def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
             found.make = _array_maker(value, writer)
         elif isinstance(value, torch.Tensor):
             found.make = _tensor_maker(value, writer)
-        elif type(value) in (dict, collections.OrderedDict, collections.defaultdict):
+        elif type(value) in (dict, collections.defaultdict):  # an OrderedDict compares the order
             found.make = _dict_maker(value, writer)
         else:
             raise NotPlain(f"its class, {type(value).__name__}")
         found.size = writer.size - first
-    except NotPlain as reason:
+    except (NotPlain, RecursionError) as reason:
         found.why_not = str(reason)
-        writer.forget(first)
-    except RecursionError:
-        found.why_not = "it is nested too deep"
         writer.forget(first)
 
 
@@ -260,13 +257,9 @@ def _copy_maker(value: Any, writer: Counter) -> Make:
 
 
 def _dict_maker(value: Any, writer: Counter) -> Make:
-    factory = None
-    if type(value) is collections.OrderedDict:
-        raise NotPlain("an OrderedDict, whose comparison asks for the order")
-    if type(value) is collections.defaultdict:
-        factory = value.default_factory
-        if factory not in (None, list, dict, set, int, float, str, tuple):
-            raise NotPlain("a defaultdict whose factory is a function")
+    factory = getattr(value, "default_factory", None)
+    if factory not in (None, list, dict, set, int, float, str, tuple):
+        raise NotPlain("a defaultdict whose factory is a function")
     keys, values, table, bits = pack_dict(value, writer)
     first, size, count = writer.first, writer.size - writer.first, len(value)
     return lambda memory: FrozenDict(Pages(memory, first, size), keys, values, count, table, bits, factory)
@@ -287,14 +280,12 @@ def _array_maker(value: Any, writer: Counter) -> Make:
 
 
 def _tensor_maker(value: torch.Tensor, writer: Counter) -> Make:
-    if type(value) is not torch.Tensor:
-        raise NotPlain(f"a tensor of class {type(value).__name__}")
-    if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized or value.is_nested:
-        raise NotPlain(f"a tensor on {value.device}, {value.layout}")
-    if value.requires_grad or value.is_conj() or value.is_neg() or value.__dict__:
-        raise NotPlain("a tensor with a gradient or attributes of its own")
-    if _storage_of(value) is None:
-        raise NotPlain("a tensor without memory")
+    if type(value) is not torch.Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
+        raise NotPlain(f"a tensor of class {type(value).__name__} on {value.device}, {value.layout}")
+    if value.is_quantized or value.is_nested or value.requires_grad or value.is_conj() or value.is_neg():
+        raise NotPlain("a tensor with a gradient, quantized, nested, conjugated or negated")
+    if _storage_of(value) is None or value.__dict__:
+        raise NotPlain("a tensor without memory, or with attributes of its own")
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
         raise NotPlain("a tensor that is strided, or a part of another")
     if value.is_shared():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,8 @@ def find(name: str, *called_with: str, called: bool = True, means: str = "", ins
     """
     NAMES.append(name)
     CALLED.extend([name] if called else [])
-    path, _, last = name.rpartition(".")
     try:
-        found = getattr(_owner(path), last)
+        found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
         LACKS.append(Lack(name, "is not there", means))
         return instead
@@ -50,15 +49,6 @@ def find(name: str, *called_with: str, called: bool = True, means: str = "", ins
         LACKS.append(Lack(name, other, means))
         return instead
     return found
-
-
-def _owner(path: str) -> Any:
-    """The module, or the class in a module, of this dotted name."""
-    try:
-        return importlib.import_module(path)
-    except ImportError:
-        module, _, last = path.rpartition(".")
-        return getattr(_owner(module), last)
 
 
 def _takes_other(function: Any, called_with: tuple[str, ...]) -> str:

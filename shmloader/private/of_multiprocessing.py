@@ -12,12 +12,8 @@ In Python 3.10 to 3.14 these are:
     util.is_exiting                     whether multiprocessing is ending its daemons, at the interpreter's exit.
                                         Without it a thread that waits for a batch then reports a lost worker.
 
-    forkserver._forkserver._forkserver_pid
-                                        the fork server, to see whether it runs.
-                                        Without it, the modules below are preloaded where it runs already: no effect.
-
-    forkserver._forkserver._preload_modules
-                                        the modules that the fork server imports first.
+    forkserver._forkserver._preload_modules, ._forkserver_pid
+                                        the modules that the fork server imports first, and whether it runs.
                                         Without it each worker imports torch, unless users preload it.
 
 Two more names have no underscore, but are not documented either: `context.get_spawning_popen` and the classes

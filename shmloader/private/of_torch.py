@@ -295,21 +295,14 @@ without_torch_function: Any = find(
 # -------------------------------------------------------------------------------------------------------- profiling
 
 
-class _AlwaysOn:
-    """Stands in for torch's profiler if nothing shows whether it is on: every batch is recorded."""
-
-    _is_profiler_enabled = True
-    record_function = torch.autograd.profiler.record_function
-
-
 find(
     "torch.autograd.profiler._is_profiler_enabled",
     called=False,
     means="each batch is announced to the profiler, which costs some microseconds",
 )
-profiler: Any = (
-    torch.autograd.profiler if hasattr(torch.autograd.profiler, "_is_profiler_enabled") else _AlwaysOn
-)  # called once a batch
+profiler: Any = torch.autograd.profiler  # called once a batch
+if not hasattr(profiler, "_is_profiler_enabled"):  # nothing shows whether it is on: every batch is recorded
+    profiler = types.SimpleNamespace(_is_profiler_enabled=True, record_function=profiler.record_function)
 
 # ------------------------------------------------------------------------------------------------------ accelerators
 

@@ -13,19 +13,19 @@ that, because then the batches differ without a word.  There are three kinds:
                                  loader: NOTE [ Off the ring ].
 
     1. A function is torch's if its code was compiled from torch's file.  Its `__module__` and `__qualname__` prove
-       nothing, because wrappers copy them.  The file's name comes from the code of other functions of torch's, because
-       torch may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
+       nothing, because wrappers copy them.  The file's name comes from the code of a property of torch's, because torch
+       may have been compiled elsewhere, and `__file__` would differ.  A callable without code (a partial, a
        proxy, a function of C) is not torch's, unless this torch itself has no code.  Changed source that is compiled
        with the name of torch's file is not noticed.
     2. Our own watch over torch's iterators is looked through: of_torch.watch_iterators().
-    3. Each iter() looks again, because other code may change torch at any time.  It takes about 4 us.
+    3. Each iter() looks again, because other code may change torch at any time.  It takes about 6 us.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -52,23 +52,13 @@ _dataloader: Any = sys.modules[torch.utils.data.DataLoader.__module__]
 # ------------------------------------------------------------------------------------------------ torch's own functions
 
 
-def _functions(module: Any) -> Iterator[types.FunctionType]:
-    for found in list(vars(module).values()):
-        within = vars(found).values() if isinstance(found, type) and found.__module__ == module.__name__ else [found]
-        for each in list(within):
-            each = each.__func__ if type(each) is staticmethod else each
-            if type(each) is types.FunctionType:
-                yield each
-
-
 @functools.cache
 def _file(*below: str) -> str | None:
     """The file from which torch's dataloader.py was compiled, or one below its folder; None if it has no code."""
-    files = collections.Counter(function.__code__.co_filename for function in _functions(_dataloader))
-    if not files:
+    code = getattr(torch.utils.data.DataLoader._auto_collation.fget, "__code__", None)  # type: ignore[attr-defined]
+    if code is None:
         return None
-    most = max(files, key=files.__getitem__)  # most_common() imports, and that fails when the interpreter goes down
-    return os.path.join(os.path.dirname(most), *below) if below else most
+    return os.path.join(os.path.dirname(code.co_filename), *below) if below else str(code.co_filename)
 
 
 def _is_torchs(found: Any, file: str | None) -> bool:
@@ -76,20 +66,13 @@ def _is_torchs(found: Any, file: str | None) -> bool:
 
 
 def _where(found: Any) -> str:
-    """The file and the line of what other code has set, as far as it shows them."""
-    for _ in range(8):  # a proxy may lead to itself
-        if type(found) is types.FunctionType:
-            return f"{found.__code__.co_filename}:{found.__code__.co_firstlineno}"
-        inner = next((each for name in ("func", "__func__", "_self_wrapper") if (each := attribute(found, name))), None)
-        if inner is None:
-            break
-        found = inner
+    """The file and the line of what other code has set; its class, if it is no function, nor around one."""
+    for name in ("_self_wrapper", "__func__", "func"):  # of wrapt's proxies, methods, partial functions
+        found = attribute(found, name, found)
+    if type(found) is types.FunctionType:
+        return f"{found.__code__.co_filename}:{found.__code__.co_firstlineno}"
     kind = found if isinstance(found, type) else type(found)
-    first = next((each for each in vars(kind).values() if type(each) is types.FunctionType), None)
-    if first is not None:
-        return f"{first.__code__.co_filename}:{first.__code__.co_firstlineno}"
-    module = getattr(found, "__module__", None) or kind.__module__
-    return getattr(sys.modules.get(module), "__file__", None) or f"{module}.{getattr(found, '__qualname__', found)}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 # -------------------------------------------------------------------------------------------------------- (a) fetchers
@@ -275,19 +258,11 @@ def _replaced_methods() -> dict[str, Any]:
     if not isinstance(kind, type):
         return {} if kind is None else {_SERVES: kind}
     found: dict[str, Any] = {}
-    for each, own, method in _methods_of(kind):
-        value = own.get(method)
-        if value is None or (type(value) is types.FunctionType and value.__code__.co_filename == file):
-            continue
-        value = of_torch.before_watch(each, value)
-        if not _is_torchs(value, file):
+    for each, method in itertools.product(kind.__mro__[:-1], _METHODS):
+        value = of_torch.before_watch(each, vars(each).get(method))
+        if value is not None and not _is_torchs(value, file):
             found[f"{each.__name__}.{method}"] = value
     loop = of_torch.worker_loop()
     if loop is not None and not _is_torchs(loop, _file("_utils", "worker.py")):
         found["_worker_loop"] = loop
     return found
-
-
-@functools.lru_cache(1)
-def _methods_of(kind: type) -> list[tuple[type, Any, str]]:
-    return [(each, vars(each), method) for each in kind.__mro__[:-1] for method in _METHODS]

@@ -1,4 +1,5 @@
 """Looks up what torch's loader would not look up in a user's sampler, dataset or stream: `state_dict`, `set_epoch`, ...
+Loads their states.
 
 NOTE [ Look-ups ]
 
@@ -15,6 +16,7 @@ have a `__getattr__` that raises KeyError.  Under torch's loader their users nev
 
 from __future__ import annotations
 
+import copy
 import signal
 import traceback
 from typing import Any
@@ -66,3 +68,8 @@ def says_where_it_is(what: Any) -> bool:
 def _has_own(what: Any, name: str) -> bool:
     found = attribute(what, name)
     return callable(found) and attribute(found, "__func__") is not getattr(torch.nn.Module, name)
+
+
+def load_state(of: Any, state: Any) -> None:
+    """Call load_state_dict() with a copy.  Some objects empty what they get (lhotse's), and it may be loaded again."""
+    of.load_state_dict(copy.deepcopy(state))

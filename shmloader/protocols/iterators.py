@@ -14,8 +14,9 @@ def by_next(source: Iterator[Any]) -> Iterator[Any]:
     return map(next, itertools.repeat(source))
 
 
-def skip(source: Iterator[Any], count: int) -> None:
-    """Take so many items, or as many as there are."""
+def skip(source: Iterator[Any], count: int) -> Iterator[Any]:
+    """The same, after so many items, or as many as there are."""
     # iter() starts no generator again, and without next() the million indices of a resume take a third of the time.
     items = source if type(source) is types.GeneratorType else by_next(source)
     collections.deque(itertools.islice(items, count), maxlen=0)
+    return source

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MOST = (1 << 63) - 1  # a task has 64 bits for an epoch
 
 _epochs: ByIdentity[int] = ByIdentity()
-_heard: weakref.WeakSet[type] = weakref.WeakSet()
 _following: weakref.WeakKeyDictionary[EpochCounts, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 os.register_at_fork(after_in_child=_following.clear)  # a copy's calls are no calls of the trainer's
 
@@ -38,9 +37,6 @@ def listen(dataset: Any) -> None:
 
 
 def _listen_to(kind: type) -> None:
-    if kind in _heard:
-        return
-    _heard.add(kind)
     owner = next((base for base in kind.__mro__ if "set_epoch" in vars(base)), None)
     method = None if owner is None else vars(owner)["set_epoch"]
     if owner is None or not isinstance(method, types.FunctionType) or hasattr(method, "_listened_to"):
@@ -137,10 +133,7 @@ def number_of(epoch: Any) -> int:
     Raises:
         TypeError, ValueError: It cannot be the number of an epoch.
     """
-    try:
-        number = operator.index(epoch)
-    except TypeError:
-        raise TypeError(f"set_epoch() takes the number of an epoch, an int, but got {epoch!r}.") from None
+    number = operator.index(epoch)
     if abs(number) > MOST:
         raise ValueError(f"set_epoch() got {number}. An epoch's number has 64 bits: it is from {-MOST} to {MOST}.")
     return number

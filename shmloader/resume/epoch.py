@@ -52,7 +52,6 @@ class Epoch(EpochCounts):
         source: The source of its indices; None before the first draw.
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.
-        given_number: Its number, if the user's set_epoch() has given it before it began; None: it has not.
         fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
         follows: Whether dataset_epoch_of() has the dataset's number for each batch.
     """
@@ -71,7 +70,6 @@ class Epoch(EpochCounts):
         self.delivered: Progress = self.handed_out
         self.states: Callable[[], list[bytes | None]] | None = None
         self.carried: Sequence[bytes | None] = ()
-        self.given_number: int | None = None
         self.fresh: Any = None
         self.follows = False
 
@@ -131,5 +129,5 @@ def next_epoch_of(place: Place, base_seed: int, epochs_before: int, workers: int
     """The epoch that is about to begin at this place."""
     samplers, loaded = samplers_of(place.loader), place.loaded
     start = State() if loaded is None else loaded if loaded.begun else State(streams=loaded.streams)
-    fixed = replace(place.next_epoch(samplers, base_seed, epochs_before), begun=True, sampler=str(order_of(samplers)))
+    fixed = replace(place.next_epoch(samplers, base_seed, epochs_before), begun=True, sampler=order_of(samplers))
     return Epoch(fixed, start, samplers.ranks[0], workers)

@@ -17,8 +17,6 @@ a checkpoint as in a new loader's state.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
@@ -28,98 +26,32 @@ from shmloader.resume.samplers import DRAWS, KNOWN, SHARED, Samplers, iterates_a
 from shmloader.resume.state import State
 
 _SOURCES = {RandomSampler: "data_source", SubsetRandomSampler: "indices", WeightedRandomSampler: "weights"}
-_INNER = re.compile(r"BatchSampler\(\d+(, drop_last)?\)")
-_SETTINGS = re.compile(r"(.+?) with ((?:seed=-?\d+, )?drop_last=(?:True|False))")
-_NUMBER = re.compile(r"(\d+) samples")
-_ALONE = " alone"
+# the batch samplers inside the loader's, the class of the sampler, what else decides the order, the number of samples
+_TEXT = re.compile(r"((?:BatchSampler\(\d+(?:, drop_last)?\) of )*)(\S*)(.*?)(?: of (\d+) samples| alone)?", re.DOTALL)
 _AGAIN = "until the epoch is over, or begin the epoch again."
 
 
-@dataclass(frozen=True)
-class Order:
-    """The order of an epoch's samples.
-
-    Attributes:
-        kind: The name of the sampler that orders them, and what else decides the order.
-        inner: The batch samplers between the loader's and that one, each with its batch size.
-        number: From how many samples the order is drawn; None: it is not drawn, or the number is not known.
-        settings: The arguments of a DistributedSampler that decide the order, as texts, such as "seed=3".
-        is_name_only: Whether nothing but the name is recorded, because the sampler resumes by its own state.
-    """
-
-    kind: str
-    inner: tuple[str, ...] = ()
-    number: int | None = None
-    is_name_only: bool = False
-    settings: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        number = () if self.number is None else (f"{self.number} samples",)
-        settings = f" with {', '.join(self.settings)}" if self.settings else ""
-        text = " of ".join((*self.inner, self.kind + settings, *number))
-        return text + _ALONE if text == self.name and not self.is_name_only else text
-
-    @property
-    def name(self) -> str:
-        """The class of the sampler."""
-        return self.kind.split(" ", 1)[0]
-
-
-def order_of(samplers: Samplers) -> Order:
-    """The order of a loader's samplers, as they are now."""
-    last, name = samplers.last, samplers.name
+def order_of(samplers: Samplers) -> str:
+    """The text for the order of a loader's samplers, as they are now."""
+    last = samplers.last
     if samplers.keeper is not None:
-        return Order(name, is_name_only=True)
-    inside = tuple(
-        f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in samplers.chain[1:-1]
-    )
+        return samplers.name
+    inside = [f"BatchSampler({part.batch_size}{', drop_last' * bool(part.drop_last)})" for part in samplers.chain[1:-1]]
+    order, number = samplers.name, None
     drawing = next((part for part in within(last) if iterates_as(part, *DRAWS, DistributedSampler, SHARED)), None)
-    if drawing is None:
-        return Order(name, inside)
-    kind = name if drawing is last else f"{name} of {name_of(drawing)}"
-    settings = _settings_of(drawing) if drawing is last else ()
-    if not attribute(drawing, "shuffle", True):
-        return Order(f"{kind} without shuffle", inside, settings=settings)
-    if attribute(drawing, "replacement", False):
-        kind += " with replacement"
-    return Order(kind, inside, _drawn_from(drawing), settings=settings)
-
-
-def _settings_of(sampler: Any) -> tuple[str, ...]:
-    """The arguments of a DistributedSampler, beside `shuffle`, that decide its order: of any other sampler none."""
-    if not iterates_as(sampler, DistributedSampler, SHARED):
-        return ()
-    seed, drop_last = sampler.seed, f"drop_last={bool(sampler.drop_last)}"
-    if not sampler.shuffle:
-        return (drop_last,)
-    return (f"seed={int(seed)}", drop_last) if isinstance(seed, int) else ()
-
-
-def _drawn_from(sampler: Any) -> int | None:
-    """From how many samples one of torch's samplers draws its order; None if it cannot be asked."""
-    try:
-        for kind, name in _SOURCES.items():
-            if iterates_as(sampler, kind):
-                return len(getattr(sampler, name))
-        return len(sampler.dataset)
-    except Exception:
-        return None
-
-
-def order_in(text: str) -> Order:
-    """The Order in a state's text."""
-    if " " not in text:
-        return Order(text, is_name_only=True)
-    parts = text.split(" of ")
-    inner = []
-    while len(parts) > 1 and _INNER.fullmatch(parts[0]):
-        inner.append(parts.pop(0))
-    number = _NUMBER.fullmatch(parts[-1]) if len(parts) > 1 else None
-    kind = " of ".join(parts if number is None else parts[:-1]).removesuffix(_ALONE)
-    settings: tuple[str, ...] = ()
-    if found := _SETTINGS.fullmatch(kind):
-        kind, settings = found[1], tuple(found[2].split(", "))
-    return Order(kind, tuple(inner), None if number is None else int(number[1]), settings=settings)
+    if drawing is not None:
+        order += f" of {name_of(drawing)}" * (drawing is not last)
+        if not attribute(drawing, "shuffle", True):
+            order += " without shuffle"
+        else:
+            order += " with replacement" * bool(attribute(drawing, "replacement", False))
+            source = next((name for kind, name in _SOURCES.items() if iterates_as(drawing, kind)), "dataset")
+            number = length_of(attribute(drawing, source))
+        if iterates_as(last, DistributedSampler, SHARED):
+            seed = f"seed={last.seed}, " * bool(last.shuffle)
+            order += f" with {seed}drop_last={bool(last.drop_last)}"
+    text = " of ".join([*inside, order, *([] if number is None else [f"{number} samples"])])
+    return text if " " in text else f"{text} alone"
 
 
 # ------------------------------------------------------------------------------------------- whether it can continue
@@ -131,73 +63,37 @@ def why_not(samplers: Samplers, state: State) -> str | None:
 
 
 def _why_not_order(samplers: Samplers, state: State) -> str | None:
-    was, now = order_in(str(state.sampler)), order_of(samplers)
-    if was.name != now.name:
-        return _ordered_by(was, now)
-    if was.is_name_only or now.is_name_only or not state.batches:  # without a batch, another order loses no sample
+    was, now = state.sampler, order_of(samplers)
+    (inner, name, order, _), (inner_now, name_now, order_now, _) = map(_parts, (was, now))
+    # without a batch, another order loses no sample; of a sampler that resumes by its own state there is only the name
+    if name == name_now and (not state.batches or " " not in was or " " not in now):
         return None
-    batches_stay, samples_stay = _what_stays(samplers)
-    if batches_stay and was.inner != now.inner:
-        return _inner(was, now)
-    if samples_stay and was.kind != now.kind:
-        return _ordered_by(was, now)
-    if samples_stay and was.settings and now.settings and was.settings != now.settings:
-        return _set_to(was, now)
-    return None
-
-
-def _what_stays(samplers: Samplers) -> tuple[bool, bool]:
-    """Whether the batch samplers, and the sampler that they batch, are now as they will be when the epoch begins.
-
-    The user's set_epoch() and iter() come after the load.  In these, a subclass, or a sampler of the user's own, may
-    change its attributes or make the sampler inside it.  So what such a class decides is not compared.  torch's own
-    classes and ours change nothing there.
-    """
+    # The user's set_epoch() and iter() come after the load.  In these, a subclass, or a sampler of the user's own, may
+    # change its attributes or make the sampler inside it.  So what such a class decides is not compared.
     *batches, samples = (type(part) in (*KNOWN, BatchSampler) for part in samplers.chain)
-    return all(batches), all(batches) and samples
-
-
-def _ordered_by(was: Order, now: Order) -> str:
+    if name == name_now and (not all(batches) or (inner == inner_now and (not samples or order == order_now))):
+        return None
     return (
-        f"its samples were ordered by {was.kind}, and this loader's are by {now.kind}. Use the sampler of the run that "
-        "saved it."
+        f"its samples were ordered by {was}, and this loader's are by {now}. From another order samples would come "
+        f"twice or never. Use the sampler of the run that saved it {_AGAIN}"
     )
 
 
-def _set_to(was: Order, now: Order) -> str:
-    differing = [pair for pair in zip(was.settings, now.settings, strict=True) if pair[0] != pair[1]]
-    old, new = (" and ".join(texts) for texts in zip(*differing, strict=True))
-    return (
-        f"its {was.name} had {old}, and this loader's has {new}. From another order samples would come twice or never. "
-        f"Give it {old} {_AGAIN}"
-    )
-
-
-def _inner(was: Order, now: Order) -> str:
-    old, new = (" of ".join(order.inner) or "none" for order in (was, now))
-    return (
-        f"the batch sampler inside the loader's was {old}, and now it is {new}. Use the samplers of the run that saved "
-        f"it {_AGAIN}"
-    )
+def _parts(text: str) -> tuple[str | None, ...]:
+    found = _TEXT.fullmatch(text)
+    assert found is not None  # it matches any text
+    return found.groups()
 
 
 def _why_not_ranks(samplers: Samplers, state: State) -> str | None:
     ranks = samplers.ranks[1]
     if state.ranks == ranks or iterates_as(samplers.last, DistributedSampler):
         return None
-    if (own := next((part for part in samplers.all if isinstance(part, DistributedSampler)), None)) is None:
-        remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
-    elif not iterates_as(own, DistributedSampler):
-        remedy = (
-            f"{type(own).__name__} has its own __iter__(), so the loader cannot divide the rest of its order. Use as "
-            "many ranks until the epoch is over, or use shmloader.DistributedSampler itself."
-        )
-    else:
-        remedy = (
-            f"The rest of an epoch can be divided among any number of ranks if a BatchSampler wraps the "
-            f"shmloader.DistributedSampler, and not a {type(samplers.outer).__name__}."
-        )
-    return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
+    return (
+        f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. Use as many ranks until the epoch is "
+        "over, or shmloader.DistributedSampler, alone or in a BatchSampler: it divides the rest of an epoch among any "
+        "number of ranks."
+    )
 
 
 def why_doubtful(samplers: Samplers, state: State) -> str | None:
@@ -205,13 +101,13 @@ def why_doubtful(samplers: Samplers, state: State) -> str | None:
 
     This is no error, because each rank may have samples of its own, of which some have one more than others.
     """
-    was, now = order_in(state.sampler), order_of(samplers)
-    if was.number is None or now.number is None or was.number == now.number:
+    was, now = (_parts(text)[-1] for text in (state.sampler, order_of(samplers)))
+    if was is None or now is None or was == now:
         return None
     return (
-        f"the loaded state's order was drawn from {was.number} samples, and now there are {now.number}. From another "
-        "number another order is drawn, so samples may come twice or never in this epoch. Use the dataset and the "
-        f"sampler of the run that saved it {_AGAIN}"
+        f"the loaded state's order was drawn from {was} samples, and now there are {now}. From another number another "
+        "order is drawn, so samples may come twice or never in this epoch. Use the dataset and the sampler of the run "
+        f"that saved it {_AGAIN}"
     )
 
 
@@ -220,21 +116,11 @@ def why_past_end(samplers: Samplers, state: State) -> str | None:
 
     A state after the epoch's last batch is no such state.  A sampler with its own state knows its end.
     """
-    if samplers.keeper is not None and state.sampler_state is not None:
-        return None
-    parts = samplers.chain
-    counts_batches = len(parts) == 1 and not iterates_as(samplers.outer, *KNOWN)
-    unit, got = ("batches", state.batches) if counts_batches else ("samples", state.samples)
-    length = length_of(parts[min(1, len(parts) - 1)])
-    if length is None:
-        return None
-    if not counts_batches:
-        length *= samplers.ranks[1]
-        got -= state.ranks - 1  # as many at most have come twice, because each rank has as many
-    if got <= length:
+    left = samplers.left(state)
+    if left is None or left >= 0 or (samplers.keeper is not None and state.sampler_state is not None):
         return None
     return (
-        f"the loaded place, after {state.batches if counts_batches else state.samples} {unit} of epoch {state.epoch}, "
-        f"is past the end. The sampler has {length} {unit} now, so nothing is left of this epoch. Use the dataset of "
-        "the run that saved the state until the epoch is over, or begin the epoch again."
+        f"the loaded place, after {state.batches} batches of epoch {state.epoch}, is past the end. The sampler gives "
+        "fewer now, so nothing is left of this epoch. Use the dataset of the run that saved the state until the epoch "
+        "is over, or begin the epoch again."
     )

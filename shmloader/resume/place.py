@@ -4,9 +4,9 @@ It refuses a state that does not fit the loader, and drops a state if set_epoch(
 NOTE [ Place ]
 
     1. A place counts the batches that the user has received.  The iterator counts each batch that it hands out
-       (epoch_counts.pxi).  With a prefetch thread, that iterator is ahead of the user.  So the thread sends a copy of the
-       count along with each batch, and the copy becomes the place when the user receives the batch.  Batches under way
-       are made again after a resume.
+       (epoch_counts.pxi).  With a prefetch thread, that iterator is ahead of the user.  So the thread sends a copy of
+       the count along with each batch, and the copy becomes the place when the user receives the batch.  Batches under
+       way are made again after a resume.
     2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
        make another loader of it.
     3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
@@ -29,14 +29,21 @@ from typing import TYPE_CHECKING, Any
 from shmloader.resume import stream_states
 from shmloader.resume.dataset_epochs import dataset_epoch, number_of, set_epoch
 from shmloader.resume.order import why_doubtful, why_not, why_past_end
-from shmloader.resume.sampler_epochs import set_epoch_of_samplers, warn_of_unreached
 from shmloader.resume.sampler_generators import Generators, why_not_generators
 from shmloader.resume.sampler_states import Saving
-from shmloader.resume.samplers import Samplers, rank_of_state, sampler_of, samplers_of, this_rank
-from shmloader.resume.state import State, nested_in_tuples, state_of, without_tuples
-from shmloader.resume.used_up import Another
+from shmloader.resume.samplers import (
+    Another,
+    Samplers,
+    rank_of_state,
+    sampler_of,
+    samplers_of,
+    set_epoch_of_samplers,
+    this_rank,
+    warn_of_unreached,
+)
+from shmloader.resume.state import State, nested_in_tuples, state_of
 from shmloader.system.by_identity import ByIdentity
-from shmloader.system.user_line import caller
+from shmloader.system.user_line import caller, warn_once
 
 if TYPE_CHECKING:
     from shmloader.resume.epoch import Epoch  # off Linux, a module that it imports is missing
@@ -58,6 +65,7 @@ class Place:
         self.loaded: State | None = None
         self.current: Epoch | None = None  # the user's epoch, or the last one
         self._epoch_set: int | None = None  # the last set_epoch() since an epoch began
+        self._current_set: int | None = None  # the last set_epoch() before the current one began
         self._without_batch: list[int] = []  # the workers that gave no batch in an epoch before the current one
 
     # -------------------------------------------------------------------------------------------- the state
@@ -123,7 +131,7 @@ class Place:
         differ.
         """
         loader, samplers = self.loader, self._samplers
-        state = state_of(without_tuples(given))
+        state = state_of(given)
         if why := why_not(samplers, state):
             raise ValueError(f"this state cannot be loaded: {why}")
         if state.rank not in (None, here := this_rank()):
@@ -136,7 +144,11 @@ class Place:
             raise ValueError(f"this state cannot be loaded: {why}")
         state = stream_states.fitted(loader, state)
         if state.batches and samplers.is_guessed(state):
-            _warn_that_order_is_guessed(samplers.name)
+            warn_once(
+                f"the sampler {samplers.name} has no state_dict(), so a resumed loader draws from its beginning and "
+                "skips what was delivered. That is right only if it gives the same order again. Give it a state_dict() "
+                "and a load_state_dict(), or use one of torch's samplers."
+            )
         self.loaded, self.next_number = state, state.epoch
         self.loads += 1
         self.saving.asked = True
@@ -191,7 +203,7 @@ class Place:
     def begin(self, epoch: Epoch) -> None:
         """Record an epoch that has begun."""
         self._without_batch = self.without_batch()
-        epoch.given_number, self._epoch_set = self._epoch_set, None
+        self._current_set, self._epoch_set = self._epoch_set, None
         self.current, self.loaded = epoch, None
         self.next_number = epoch.number + 1
 
@@ -213,13 +225,13 @@ class Place:
     def set_epoch(self, epoch: Any) -> None:
         """Make this the number of the next epoch, and call set_epoch() of the samplers and the dataset."""
         number, loader = number_of(epoch), self.loader
-        state, current = self.loaded, self.current
+        state = self.loaded
         if state is not None and not state.begun:
             self.loaded = replace(state, epoch=number)
         elif state is not None and state.batches and state.epoch != number:
             self._drop(f"set_epoch({number}) was called")
-        if current is not None and current.given_number is not None:
-            warn_of_unreached(loader, current.given_number, number)
+        if self._current_set is not None:
+            warn_of_unreached(loader, self._current_set, number)
         self.next_number = self._epoch_set = number
         set_epoch_of_samplers(number, loader.sampler, loader.batch_sampler)
         set_epoch(loader.dataset, number)
@@ -228,21 +240,6 @@ class Place:
             self.loaded = self._with_current_epochs(state)
         elif state is not None:
             self.loaded = replace(state, sampler_epoch=self._samplers.epoch)
-
-
-_warned: set[str] = set()
-
-
-def _warn_that_order_is_guessed(sampler: str) -> None:
-    if sampler not in _warned:
-        _warned.add(sampler)
-        warnings.warn(
-            f"the sampler {sampler} has no state_dict(), so a resumed loader draws from its beginning and skips what "
-            "was delivered. That is right only if it gives the same order again. Give it a state_dict() and a "
-            "load_state_dict(), or use one of torch's samplers.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
 
 
 _places: ByIdentity[Place] = ByIdentity()

@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 
+from shmloader.protocols.attributes import load_state
 from shmloader.protocols.iterators import by_next, skip
-from shmloader.protocols.states import load_state
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
-from shmloader.resume.sampler_epochs import load_sampler, set_epoch_of_samplers
 from shmloader.resume.sampler_generators import drawing_from
-from shmloader.resume.samplers import DRAWS, KNOWN, Samplers, iterates_as
+from shmloader.resume.samplers import DRAWS, KNOWN, Samplers, iterates_as, load_sampler, set_epoch_of_samplers
 from shmloader.resume.state import State
 
 
@@ -42,7 +41,7 @@ def rest(samplers: Samplers, state: State, loader_generator: torch.Generator | N
         return _divided(parts, state)
     if not iterates_as(last, *KNOWN) or len(parts) > 2:
         return _drawn_again(parts, state, loader_generator)
-    return _in_batches(parts[:-1], _skipped(iter(_seeded(last, state)), state.samples // state.ranks))
+    return _in_batches(parts[:-1], skip(iter(_seeded(last, state)), state.samples // state.ranks))
 
 
 def _by_its_state(samplers: Samplers, state: State) -> Iterator[Any]:
@@ -72,7 +71,7 @@ def _drawn_by_its_state(samplers: Samplers, outside: list[Any], state: State) ->
                 break
             if number is not None:
                 set_epoch_of_samplers(number, samplers.outer)
-        left = _skipped(left, state.samples // state.ranks if outside else state.batches)
+        left = skip(left, state.samples // state.ranks if outside else state.batches)
     return _in_batches(outside[:1], left)
 
 
@@ -102,10 +101,10 @@ def _drawn_again(parts: list[Any], state: State, loader_generator: torch.Generat
         if not state.batches:
             stay_if_here()
         if len(parts) == 1:
-            left = _skipped(left, state.batches)
+            left = skip(left, state.batches)
         else:
             inner = _in_batches(parts[1:-1], iter(_seeded(parts[-1], state)))
-            left = _in_batches(parts[:1], _skipped(inner, state.samples // state.ranks))
+            left = _in_batches(parts[:1], skip(inner, state.samples // state.ranks))
         if state.batches:
             return left
         # inside as_global(), because the first draw may draw all of them
@@ -173,8 +172,3 @@ def _seeded(last: Any, state: State) -> Any:
     else:
         return last  # it has not drawn yet
     return alike
-
-
-def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
-    skip(indices, count)
-    return indices

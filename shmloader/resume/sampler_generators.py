@@ -18,8 +18,7 @@ import torch
 
 from shmloader.protocols.attributes import attribute
 from shmloader.resume.generators import KINDS, Kind, as_text, from_text, is_same, kind_of, pack, seed_drawn_from, unpack
-from shmloader.resume.sampler_epochs import load_sampler
-from shmloader.resume.samplers import Samplers, samplers_of, within
+from shmloader.resume.samplers import Samplers, load_sampler, samplers_of, within
 from shmloader.resume.state import State
 
 
@@ -85,24 +84,17 @@ def _own_generator(samplers: Samplers, loaders: Any) -> Any:
 def why_not_generators(loader: Any, state: State) -> str | None:
     """Why the order would differ: the state has a generator and the loader has none, or the other way round."""
     samplers = samplers_of(loader)
+    own = _own_generator(samplers, loader.generator)
     if (state.loader_generator is None) != (loader.generator is None):
-        whose = "the loader"
-        had = state.loader_generator is not None
-    elif not samplers.draws_for_itself:
-        return None  # an unknown sampler may make its generator in its iter()
+        whose, has = "the loader", loader.generator is not None
+    elif samplers.draws_for_itself and (state.sampler_generator is None) != (own is None):
+        whose, has = f"its {samplers.name}", own is not None  # an unknown sampler may make its generator in its iter()
     else:
-        whose = f"its {samplers.name}"
-        had = state.sampler_generator is not None
-        if had == (_own_generator(samplers, loader.generator) is not None):
-            return None
-    if had:
-        return (
-            f"it has the state of a generator, and {whose} has none now, so the order would differ. Give "
-            "generator=torch.Generator(); its state is loaded."
-        )
+        return None
     return (
-        f"{whose} has a generator now, and the state has none, so the order would differ. Leave generator= out, as in "
-        "the run that saved the state."
+        f"{whose} has {'a' if has else 'no'} generator now, and had {'none' if has else 'one'} in the run that saved "
+        "it, so the order would differ. Give generator=torch.Generator() if it had one, and leave it out if it had "
+        "none. Its state is loaded."
     )
 
 
@@ -123,20 +115,11 @@ class AllGenerators:
     """
 
     def __init__(self, sampler: Any) -> None:
-        self._global = _states_of_global()
-        self._own = [(place, name, kind.get(each)) for place, name, each, kind in _own(sampler)]
-        self._drawn_from: set[str] = set()
-
-    def look(self) -> None:
-        """See which of the global ones were drawn from."""
-        now = _states_of_global()
-        self._drawn_from |= {name for name, state in self._global.items() if not is_same(state, now[name])}
+        self._states = [(place, name, kind.get(each)) for place, name, each, kind in _all(sampler)]
 
     def text(self) -> str:
-        """Them as text for a state, without the global ones from which nobody was seen to draw."""
-        self.look()
-        own = [(place, name, as_text(state)) for place, name, state in self._own]
-        return json.dumps({"own": own, **{name: as_text(self._global[name]) for name in sorted(self._drawn_from)}})
+        """Them as text for a state."""
+        return json.dumps([(place, name, as_text(state)) for place, name, state in self._states])
 
 
 @contextmanager
@@ -154,14 +137,12 @@ def drawing_from(text: str, sampler: Any, load: Callable[[], None]) -> Iterator[
     Yields:
         A function that sets all generators to the states of the text.
     """
-    given: dict[str, Any] = json.loads(text)
-    own = {(place, name): state for place, name, state in given.pop("own")}
+    given = {(place, name): state for place, name, state in json.loads(text)}
 
     def begin() -> None:
-        _set_global({name: from_text(state) for name, state in given.items()})
-        for place, name, each, kind in list(_own(sampler)):
-            if (place, name) in own:
-                kind.set(each, from_text(own[place, name]))
+        for place, name, each, kind in list(_all(sampler)):
+            if (place, name) in given:
+                kind.set(each, from_text(given[place, name]))
 
     former, elsewhere = _states_of_global(), _elsewhere()
     try:
@@ -197,9 +178,11 @@ def _set_global(states: dict[str, Any]) -> None:
         kind.set(of, state)
 
 
-def _own(sampler: Any) -> Iterator[tuple[int, str, Any, Kind]]:
-    """Each generator in an attribute: of which sampler, the attribute's name, the generator, and its kind."""
+def _all(sampler: Any) -> Iterator[tuple[int, str, Any, Kind]]:
+    """The global generators, and each in an attribute: of which sampler, the name, the generator, and its kind."""
+    for name, (kind, of) in _GLOBAL.items():
+        yield -1, name, of, kind
     for place, part in enumerate(within(sampler)):
         for name, value in list(attribute(part, "__dict__", {}).items()):
-            if (kind := kind_of(value)) is not None:
-                yield place, name, value, kind
+            if (found := kind_of(value)) is not None:
+                yield place, name, value, found

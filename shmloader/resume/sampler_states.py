@@ -160,9 +160,7 @@ class SamplerStates:
         Returns:
             Whether the sampler has ended.
         """
-        if not self._has_drawn:
-            self._has_drawn = True
-            self._generators.look()  # most samplers draw their order here, and the user may seed again later
+        self._has_drawn = True
         if not self._saving.asked:
             return not drawn
         if not drawn:

@@ -1,23 +1,42 @@
 """What a loader's sampler is: torch's, ours or another; which samplers are inside it; from which generators it draws;
-whether it has a state of its own.
+whether it has a state of its own.  Sets the epoch and the own state of samplers, and warns of one that has missed it.
+
+NOTE [ Used up ]
+
+A sampler with a state_dict() may keep in it that it has given all of an epoch.  torchdata's samplers do, and lhotse's.
+After such a state is loaded, the sampler's first iterator gives nothing, and the next one gives a whole epoch.  If the
+state was saved between two epochs, or before the first batch of one, the user needs that second iterator: the first
+epoch after the load is a whole one.  If it was saved after the last batch, the epoch under way is over
+(State.used_up), and its rest is empty without a question to the sampler.  So the question comes in the epoch after it.
+
+Other samplers start over at their end.  Their state is that of the next epoch, and their first iterator gives it.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from shmloader.protocols.attributes import attribute, length_of, says_where_it_is
+from shmloader.protocols.attributes import attribute, length_of, load_state, says_where_it_is
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.state import State
 from shmloader.resume.stream_states import workers_of
+from shmloader.system.user_line import caller, warn_once
 
 SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # they draw the samples themselves from their generator
@@ -164,7 +183,7 @@ class Samplers:
             next(iter(self.last), None)  # draws all at once
 
     def left(self, start: State | None) -> int | None:
-        """How many indices are given from this place on, if the length is right; None: there is no length.
+        """How many indices are given from this place on, if the length is right; None: it is not known.
 
         A BatchSampler of torch's takes the rest sample by sample, and its batch size may have changed.
         """
@@ -172,6 +191,8 @@ class Samplers:
         length = length_of(sampler)
         if length is None or start is None or not start.batches:
             return length
+        if start.ranks != self.ranks[1]:  # they divide the rest of all ranks' order
+            return None
         if not iterates_as(sampler, BatchSampler):
             return length - start.batches
         samples = length_of(sampler.sampler)
@@ -189,6 +210,98 @@ def samplers_of(loader: Any) -> Samplers:
 def has_set_epoch(sampler: Any) -> bool:
     """Whether a sampler can be given the number of an epoch."""
     return callable(attribute(sampler, "set_epoch"))
+
+
+def set_epoch_of_samplers(number: int, *samplers: Any) -> None:
+    """Call set_epoch() of samplers and of the samplers inside them, of each once."""
+    called: list[Any] = []
+    for part in [part for sampler in samplers for part in within(sampler)]:
+        method = attribute(part, "set_epoch")
+        if callable(method) and not any(part is other for other in called):
+            called.append(part)
+            method(number)
+
+
+_LOOKED_AT = 16  # samplers in a list
+
+
+def warn_of_unreached(loader: Any, number: int, coming: int) -> None:
+    """Warn once for each class of samplers whose set_epoch() the loader does not find.
+
+    That is a sampler in an attribute with another name than `sampler` and `batch_sampler`.  A sampler around it that
+    has a set_epoch() of its own may pass the number on.  Others pass it on in their __iter__(), and the user may do it
+    after the loader's set_epoch().  So this looks after an epoch, and one that had the epoch's number missed nothing.
+
+    Args:
+        loader: The loader.
+        number: What set_epoch() was given before the epoch that has begun last.
+        coming: The number of the next epoch.  The user may have given it to the sampler already.
+    """
+    parts = [*within(loader.sampler), *within(loader.batch_sampler)]
+    if any(map(has_set_epoch, parts)):
+        return
+    for part in parts:
+        for name, value in list(attribute(part, "__dict__", {}).items()):
+            held = value[:_LOOKED_AT] if isinstance(value, (list, tuple)) else [value]
+            inside = (inner for each in held if isinstance(each, Sampler) for inner in within(each))
+            found = next(filter(_needs_epoch, inside), None)
+            if name != "data_source" and found is not None and attribute(found, "epoch") not in (number, coming):
+                outer = type(part).__name__
+                warn_once(
+                    f"set_epoch({number}) does not reach the {type(found).__name__} in {outer}.{name}. The loader "
+                    "looks only at attributes named sampler and batch_sampler. So this one keeps its epoch, and may "
+                    f"give the same order in every epoch. Give {outer} a set_epoch(epoch) that calls that of {name}, "
+                    "or name the attribute sampler.",
+                    key=(outer, name),
+                )
+
+
+def _needs_epoch(sampler: Any) -> bool:
+    return has_set_epoch(sampler) and attribute(sampler, "shuffle", True) is not False
+
+
+class Another:
+    """Makes another iterator of a sampler whose first one gave nothing: NOTE [ Used up ].
+
+    Args:
+        sampler: The sampler.
+        epoch: The number that set_epoch() gave it, which the loaded state may have replaced; None: there is none.
+    """
+
+    def __init__(self, sampler: Any, epoch: int | None) -> None:
+        self._sampler = sampler
+        self._epoch = epoch
+        self.iterator: Iterator[Any] | None = None
+
+    def made(self) -> Iterator[Any]:
+        """Another iterator of the sampler; an empty one if the sampler's length is 0."""
+        if length_of(self._sampler) == 0:
+            return iter(())
+        if self._epoch is not None:
+            set_epoch_of_samplers(self._epoch, self._sampler)
+        self.iterator = iter(self._sampler)
+        return self.iterator
+
+    def warn_if_empty(self, drawn: Any) -> None:
+        """Warn if nothing was drawn from that iterator either."""
+        if drawn or self.iterator is None:
+            return
+        length = length_of(self._sampler)
+        given = "no length" if length is None else f"length {length}"
+        warnings.warn(
+            f"{type(self._sampler).__name__}, of {given}, gave nothing after its state was loaded, in two attempts. So "
+            "this epoch is empty. Let its iter() begin an epoch again after a load_state_dict() of its end's state.",
+            RuntimeWarning,
+            stacklevel=caller()[1],
+        )
+
+
+def load_sampler(samplers: Samplers, state: State) -> None:
+    """Load a sampler's own state, and call set_epoch() if that state has another epoch than the loader's."""
+    load_state(samplers.keeper, state.sampler_state)
+    number = state.sampler_epoch
+    if number is not None and Samplers(samplers.outer).epoch != number:
+        set_epoch_of_samplers(number, samplers.outer)
 
 
 def name_of(sampler: Any) -> str:

@@ -23,9 +23,8 @@ from shmloader.private import of_torch
 from shmloader.resume.rest_of_epoch import Rest, rest
 from shmloader.resume.sampler_generators import AllGenerators, Generators
 from shmloader.resume.sampler_states import SamplerStates, Saving
-from shmloader.resume.samplers import KNOWN, Samplers
+from shmloader.resume.samplers import KNOWN, Another, Samplers
 from shmloader.resume.state import State
-from shmloader.resume.used_up import Another
 from shmloader.system.signals import held
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class _Observed:
     Args:
         indices: The sampler's iterator.
         states: Where.
-        another: Makes another iterator if this one gives nothing: NOTE [ Used up ].  None: there is no other one.
+        another: Makes another iterator if this one gives nothing; None: there is no other one.
     """
 
     def __init__(self, indices: Iterator[Any], states: SamplerStates, another: Another | None) -> None:

@@ -9,12 +9,11 @@ worker/random_states.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-VERSION = 1
-_UNCHANGED = "Load it as state_dict() returned it."
+VERSION = 2
 # accelerate treats the state as torchdata's, and raises if these keys are missing.  It changes them if they are not
 # zero.  shmloader does not read them.
 _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}
@@ -90,12 +89,11 @@ class State:
 
 
 _NAMES = [field.name for field in fields(State)]
-_INT64 = 1 << 63
 _NESTED = ("sampler_state", "streams")
 
 
 def state_of(given: Any) -> State:
-    """The State in a dict that as_dict() made.  Keys that others have added are left out.
+    """The State in the dict that a user has got.  Keys that others have added are left out.
 
     Raises:
         TypeError: It is no dict.
@@ -115,8 +113,13 @@ def state_of(given: Any) -> State:
         )
     found = {name: given[name] for name in _NAMES}
     for name, value in found.items():
-        if name in _VALID and not _VALID[name](value):
-            raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
+        usual = getattr(State, name)
+        if name in _NESTED and isinstance(value, list | tuple) and len(value) == 1:  # JSON turns tuples into lists
+            found[name] = value[0]
+        elif (name in _NESTED and value is not None) or (usual is not None and type(value) is not type(usual)):
+            raise ValueError(
+                f"the state was changed since it was saved: {name} is {value!r}. Load it as state_dict() returned it."
+            )
     return State(**found)
 
 
@@ -130,45 +133,3 @@ def nested_in_tuples(text: dict[str, Any]) -> dict[str, Any]:
         if text[name] is not None:
             text[name] = (text[name],)
     return text
-
-
-def without_tuples(given: Any) -> Any:
-    """The inverse of nested_in_tuples().  JSON turns tuples into lists, so it takes both.
-
-    Raises:
-        ValueError: It was changed.
-    """
-    if not isinstance(given, Mapping):
-        return given
-    found = dict(given)
-    for name in _NESTED:
-        value = found.get(name)
-        if value is not None:
-            if not isinstance(value, list | tuple) or len(value) != 1:
-                raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
-            found[name] = value[0]
-    return found
-
-
-def _is_a_stream(value: Any) -> bool:
-    if not isinstance(value, Mapping) or not {"batches", "samples", "errors", "ended", "state"} <= set(value):
-        return False
-    return type(value["batches"]) is type(value["samples"]) is int and isinstance(value["errors"], (list, tuple))
-
-
-_VALID: dict[str, Callable[[Any], bool]] = {  # whether as_dict() may have written the value of a field
-    "epoch": lambda value: type(value) is int and -_INT64 <= value < _INT64,
-    **dict.fromkeys(
-        ("batches", "samples", "ranks", "served"), lambda value: type(value) is int and 0 <= value < _INT64
-    ),
-    **dict.fromkeys(
-        ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers"),
-        lambda value: value is None or (type(value) is int and -_INT64 <= value < 2 * _INT64),
-    ),
-    **dict.fromkeys(
-        ("loader_generator", "sampler_generator", "global_generator"), lambda value: value is None or type(value) is str
-    ),
-    **dict.fromkeys(("begun", "drawn", "used_up"), lambda value: type(value) is bool),
-    "latest": lambda value: type(value) is int,
-    "streams": lambda value: value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value))),
-}

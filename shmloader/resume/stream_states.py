@@ -44,15 +44,14 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset
 
 from shmloader.batch.exceptions import raise_again
-from shmloader.protocols.attributes import says_where_it_is
 from shmloader.resume.state import State
+from shmloader.system.user_line import caller, warn_once
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import Progress  # off Linux there is none
     from shmloader.resume.epoch import Epoch
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
-_warned: set[str] = set()
 
 
 def workers_of(loader: Any) -> int | None:
@@ -84,15 +83,14 @@ def fields(
     """
     pickled = in_ring() if delivered.states is None else delivered.states
     size, found = loader.batch_size or 1, []
-    lost: list[str] = []
     for worker, batches in enumerate(delivered.of_workers):
         before = start.streams[worker] if start.streams else _UNBEGUN
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
-                before = _between_epochs(carried[worker], worker, lost)
+                before = _between_epochs(loader, carried[worker], worker)
             found.append({**before, "errors": [*before["errors"]]})
             continue
-        ended, state, passed = _read(pickled[worker], worker, lost)
+        ended, state, passed = _read(loader, pickled[worker], worker)
         samples, errors = passed or (before["samples"] + batches * size, before["errors"])
         found.append(
             {
@@ -103,7 +101,6 @@ def fields(
                 "state": state,
             }
         )
-    _warn_of_lost_places(loader, lost)
     return {"streams": found, "latest": start.latest if delivered.latest < 0 else delivered.latest}
 
 
@@ -129,9 +126,7 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
         state = states()
     except RuntimeError:  # the workers have ended
         return None
-    lost: list[str] = []
-    found = [_between_epochs(each, worker, lost) for worker, each in enumerate(state)]
-    _warn_of_lost_places(loader, lost)
+    found = [_between_epochs(loader, each, worker) for worker, each in enumerate(state)]
     return found if any(stream["state"] is not None for stream in found) else None
 
 
@@ -142,14 +137,11 @@ def at_start(streams: Any) -> Any:
     return streams
 
 
-def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
+def _read(loader: Any, report: bytes | None, worker: int) -> Any:
     """Whether a stream has ended; its state; and, if they are not whole batches, the samples that it has given."""
+    if report == b"":
+        _warn_of_lost_place(loader, worker, "there was no shared memory for its state. Make /dev/shm larger")
     if not report:
-        if report is not None:
-            lost.append(
-                f"worker {worker} had no shared memory to write it into (have its state_dict() return less, or make "
-                "/dev/shm larger)"
-            )
         return False, None, None
     try:
         found: Any = pickle.loads(report)
@@ -163,35 +155,31 @@ def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     return found
 
 
-def _between_epochs(report: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
+def _between_epochs(loader: Any, report: bytes | None, worker: int) -> dict[str, Any]:
     """The state of a stream at the start of the next epoch, from the one at the end of this epoch.
 
     If its state_dict() raised there, that is a warning and not an error, because some streams have a state only in
     mid-epoch.
     """
     try:
-        _, state, _ = _read(report, worker, lost)
+        _, state, _ = _read(loader, report, worker)
     except Exception as error:
-        lost.append(
-            f"in worker {worker} its state_dict() raised {type(error).__name__} at the end of the epoch, where it must "
-            "work too"
-        )
+        _warn_of_lost_place(loader, worker, f"its state_dict() raised {type(error).__name__} at the end of the epoch")
         return _UNBEGUN
     if state is None or state["dataset"] is None:
         return _UNBEGUN
     return {**_UNBEGUN, "state": {"dataset": state["dataset"], "iterator": None}}
 
 
-def _warn_of_lost_places(loader: Any, lost: list[str]) -> None:
-    if lost:
-        warnings.warn(
-            f"the state of this loader lacks the place of {len(lost)} of its streams "
-            f"({type(loader.dataset).__name__}): {'; '.join(lost)}. A run that resumes from this state starts such a "
-            "stream at its beginning. In mid-epoch it again reads the samples that were already delivered, and drops "
-            "them.",
-            RuntimeWarning,
-            stacklevel=6,
-        )
+def _warn_of_lost_place(loader: Any, worker: int, why: str) -> None:
+    warnings.warn(
+        f"the state of this loader lacks the place of {type(loader.dataset).__name__} in worker {worker}: {why}, or "
+        "have its state_dict() return less, and work at the end of an epoch too. A run that resumes from this state "
+        "starts this stream at its beginning. In mid-epoch it again reads the samples that were already delivered, and "
+        "drops them.",
+        RuntimeWarning,
+        stacklevel=caller()[1],
+    )
 
 
 # --------------------------------------------------------------------------------------------------- what is loaded
@@ -213,33 +201,14 @@ def fitted(loader: Any, state: State) -> State:
             f"num_workers={loader.num_workers}. Each worker's place is a place in its own part of the stream. Give the "
             f"loader num_workers={state.workers} until the epoch is over."
         )
-    lacking = [
-        worker
-        for worker, stream in enumerate(state.streams)
-        if stream["batches"] and stream["state"] is None and not stream["ended"]
-    ]
-    if lacking:
-        _warn_of_reading_again(loader, lacking)
+    if any(stream["batches"] and stream["state"] is None and not stream["ended"] for stream in state.streams):
+        kind = type(loader.dataset).__name__
+        warn_once(
+            f"the dataset {kind} has no state_dict(), or the loaded state lacks what that returned. So a resumed "
+            "loader cannot jump to its place. The samples that it delivered are read again and dropped. Give it a "
+            "state_dict() and a load_state_dict()."
+        )
     return state
-
-
-def _warn_of_reading_again(loader: Any, lacking: list[int]) -> None:
-    kind = type(loader.dataset).__name__
-    if says_where_it_is(loader.dataset):
-        which = ", ".join(map(str, lacking))
-        text = (
-            f"the loaded state lacks the place of {kind} in worker {which}. The samples that this stream delivered are "
-            "read again and dropped. The loader warned of this when the state was saved."
-        )
-    elif kind in _warned:
-        return
-    else:
-        _warned.add(kind)
-        text = (
-            f"the dataset {kind} has no state_dict(), so a resumed loader cannot jump to its place. The samples that "
-            "it delivered are read again and dropped. Give it a state_dict() and a load_state_dict()."
-        )
-    warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 def _for_all_workers(loader: Any, state: State) -> State:
@@ -255,6 +224,6 @@ def _for_all_workers(loader: Any, state: State) -> State:
             f"this loader has num_workers={loader.num_workers}. The next epoch starts without their states. Give the "
             f"loader num_workers={state.workers} to resume each stream from its place.",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=caller()[1],
         )
     return replace(state, streams=streams, workers=workers_of(loader))

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
 from shmloader.private import of_torch, replaced
-from shmloader.protocols.states import load_state
+from shmloader.protocols.attributes import load_state
 from shmloader.resume.dataset_epochs import follow, set_epoch_again
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.place import place_of

@@ -164,9 +164,10 @@ def _not_as_it_rides(program: Program, num_workers: int, reported: bool, rides: 
 
 def _false_alarm(program: Program, text: str) -> str | None:
     """Why a warning of ours is not true; None if it is, or is torch's."""
-    if "cannot jump to its place" in text and program.data.kind not in WITHOUT_PLACE:
-        return "the stream has a state"
-    if "lacks the place of" in text and not (program.may_lack_memory or fails_to_save(program)):
+    lacks_place = "lacks the place of" in text
+    if "cannot jump to its place" in text:
+        lacks_place = program.data.kind not in WITHOUT_PLACE
+    if lacks_place and not (program.may_lack_memory or fails_to_save(program)):
         return "the stream has a state, and there is room for it"
     if "right only if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"

@@ -271,7 +271,11 @@ OF_PICTURES = (
     Plant(
         fault="a picture of 3,000 x 2 pixels by Resize(64) and CenterCrop(48) is a ValueError",
         edits=(
-            ("shmloader/images/canvas.py", "if max(width, height) > LARGEST or self._is_too_large:", "if self._is_too_large:"),
+            (
+                "shmloader/images/canvas.py",
+                "if max(width, height) > LARGEST or self._is_too_large:",
+                "if self._is_too_large:",
+            ),
             (
                 "shmloader/images/canvas.py",
                 "return self._image is not None and max(self._image.size) > LARGEST",
@@ -327,7 +331,7 @@ OF_SAMPLERS = (
     ),
     Plant(
         fault="the first state of mid-epoch lacks the generators from which the sampler drew, so another order comes",
-        edits=(("shmloader/resume/sampler_states.py", "self._generators.text()", "'{\"own\": []}'"),),
+        edits=(("shmloader/resume/sampler_states.py", "self._generators.text()", "'[]'"),),
         tests=(
             f"{ASKED}test_a_loop_that_seeds_again",
             "tests/resume/test_resume_own_samplers.py::test_the_rest_and_the_next_epoch",

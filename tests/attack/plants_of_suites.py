@@ -236,7 +236,13 @@ _OF_ITERATORS = (
     ),
     Plant(
         fault="our own watch over torch's iterators is taken for other code, so no loader rides",
-        edits=(("shmloader/private/replaced.py", "        value = of_torch.before_watch(each, value)\n", ""),),
+        edits=(
+            (
+                "shmloader/private/replaced.py",
+                "of_torch.before_watch(each, vars(each).get(method))",
+                "vars(each).get(method)",
+            ),
+        ),
         tests=(f"{_ITERATORS}::test_our_own_watch_is_looked_through",),
         attack=True,
     ),
@@ -276,7 +282,7 @@ _OF_USED_UP = (
     ),
     Plant(
         fault="an epoch is empty without a word where a used-up sampler gives nothing in two attempts",
-        edits=(("shmloader/resume/used_up.py", "        if drawn or self.iterator is None:\n", "        if True:\n"),),
+        edits=(("shmloader/resume/samplers.py", "        if drawn or self.iterator is None:\n", "        if True:\n"),),
         tests=(f"{_OWN_SAMPLERS}::test_a_sampler_that_stays_at_its_end",),
     ),
 )
@@ -322,14 +328,7 @@ _OF_STREAMS = (
 _OF_SAMPLERS = (
     Plant(
         fault="a DistributedSampler with another seed takes a state in mid-epoch, so samples come twice or never",
-        edits=(
-            (
-                "shmloader/resume/order.py",
-                "    if samples_stay and was.settings and now.settings and was.settings != now.settings:\n"
-                "        return _set_to(was, now)\n",
-                "",
-            ),
-        ),
+        edits=(("shmloader/resume/order.py", " and (not samples or order == order_now))", ")"),),
         tests=(f"{_ORDERS}::test_other_arguments_of_a_distributed_sampler_are_refused_in_mid_epoch",),
         attack=True,
     ),
@@ -344,8 +343,8 @@ _OF_SAMPLERS = (
         edits=(
             (
                 "shmloader/resume/place.py",
-                "        if current is not None and current.given_number is not None:\n"
-                "            warn_of_unreached(loader, current.given_number, number)\n",
+                "        if self._current_set is not None:\n"
+                "            warn_of_unreached(loader, self._current_set, number)\n",
                 "",
             ),
         ),

@@ -28,7 +28,6 @@ from shmloader.resume import (
     dataset_epochs,
     place,
     rest_of_epoch,
-    sampler_epochs,
     sampler_generators,
     sampler_states,
     samplers,
@@ -328,23 +327,12 @@ def let_errors_end_the_epoch() -> None:
 
 
 def forget_generators() -> None:
-    sampler_generators.AllGenerators.text = lambda self: '{"own": []}'  # type: ignore[method-assign]
+    sampler_generators.AllGenerators.text = lambda self: "[]"  # type: ignore[method-assign]
 
 
 def forget_own_generators() -> None:
-    sampler_generators._own = lambda sampler: iter(())  # type: ignore[assignment]
-
-
-def look_at_generators_only_when_asked() -> None:
-    """Where the user seeds again in between, nobody seems to have drawn."""
-    kind: Any = sampler_generators.AllGenerators
-    look, text = kind.look, kind.text
-
-    def looking(self: Any) -> str:
-        look(self)
-        return str(text(self))
-
-    kind.look, kind.text = lambda self: None, looking
+    every = sampler_generators._all
+    sampler_generators._all = lambda sampler: (each for each in every(sampler) if each[0] < 0)  # type: ignore[assignment]
 
 
 def set_all_generators_back() -> None:
@@ -402,7 +390,7 @@ def meet_errors_of_look_ups() -> None:
     def look_up(of: Any, name: str, unless: Any = None) -> Any:
         return getattr(of, name, unless)
 
-    for user in (samplers, sampler_epochs, wrapped_datasets, attributes, look_ahead):
+    for user in (samplers, wrapped_datasets, attributes, look_ahead):
         user.attribute = look_up  # type: ignore[attr-defined]
 
 
@@ -432,7 +420,6 @@ def let_copies_draw_apart() -> None:
         ("a sampler whose state leaves its generators out", forget_own_generators),
         ("a sampler that draws each index from a global generator: keeps random", set_all_generators_back),
         ("a sampler that draws each index from a global generator: keeps torch", set_all_generators_back),
-        ("the user seeds again in mid-epoch: numpy's and behind the load", look_at_generators_only_when_asked),
         ("the user seeds again in mid-epoch: numpy's", take_all_generators_for_restored),
         ("a dataset that is not set up", meet_errors_of_look_ups),
     ],

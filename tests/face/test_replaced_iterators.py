@@ -6,6 +6,7 @@ import functools
 import re
 import types
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -148,17 +149,26 @@ def test_our_own_watch_is_looked_through(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not shmloader.DataLoader([1], num_workers=1).rides_ring
 
 
+def functions_of(module: Any) -> Iterator[types.FunctionType]:
+    """A module's functions, and those of its classes."""
+    for found in list(vars(module).values()):
+        for each in [found, *(vars(found).values() if isinstance(found, type) else ())]:
+            each = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+            if type(each) is types.FunctionType:
+                yield each
+
+
 def test_a_torch_that_was_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file in its code is another one than `__file__`."""
     replaced._file.cache_clear()
     try:
-        for function in {id(each): each for each in replaced._functions(torchs)}.values():
+        for function in {id(each): each for each in functions_of(torchs)}.values():
             if function.__module__ == torchs.__name__:
                 monkeypatch.setattr(
                     function, "__code__", function.__code__.replace(co_filename="/build/d/dataloader.py")
                 )
         for module, name in ((_utils.fetch, "fetch.py"), (_utils.worker, "worker.py")):
-            for function in {id(each): each for each in replaced._functions(module)}.values():
+            for function in {id(each): each for each in functions_of(module)}.values():
                 if function.__module__ == module.__name__:
                     code = function.__code__.replace(co_filename=f"/build/d/_utils/{name}")
                     monkeypatch.setattr(function, "__code__", code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import errno
-import math
 import pickle
 import resource
 import subprocess
@@ -44,16 +43,7 @@ class Paths(Dataset[Any]):
         return len(self.samples)
 
 
-class Slotted:
-    """A dataset whose attributes are slots."""
-
-    __slots__ = ("samples", "unset")
-
-    def __init__(self) -> None:
-        self.samples = list(range(100))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Record:
     """A dataset that cannot be assigned to."""
 
@@ -98,6 +88,7 @@ ODD: dict[str, Any] = {
     "no __dict__": NoDict,
     "proxy": Proxy,
     "scalars with objects": lambda: list(numpy.zeros(100, [("a", "O")])),
+    "text scalars": lambda: [numpy.str_("a\0")] * 100,
     "set": lambda: set(range(100)),
     "tuple": lambda: tuple(range(100)),
     "queue": lambda: collections.deque(range(100)),
@@ -114,7 +105,7 @@ def test_what_cannot_be_frozen_stays_and_does_not_disturb(form: str) -> None:
     assert "frozen: paths, a list of 100" in shmloader.frozen.explain(dataset)
 
 
-@pytest.mark.parametrize("form", ["sparse", "nested", "set", "tuple", "queue", "scalars with objects"])
+@pytest.mark.parametrize("form", ["set", "tuple", "queue", "scalars with objects", "text scalars"])
 def test_explain_names_what_stays(form: str) -> None:
     assert "left as it is: value" in shmloader.frozen.explain(Holder(value=ODD[form]()))
 
@@ -137,12 +128,10 @@ def test_arrays_of_times_are_frozen(unit: str) -> None:
     "items",
     [
         [Float(1.0)],
-        [numpy.str_("a\0")],
-        [numpy.bytes_(b"a\0")],
         [{1: 0}, {True: 0}],
         [{"a": 0, 1: 0}, {"a": 0, 1.0: 0}],
     ],
-    ids=["a class of its own", "text that ends with a zero", "bytes that end with a zero", "1 and True", "1 and 1.0"],
+    ids=["a class of its own", "1 and True", "1 and 1.0"],
 )
 def test_items_have_the_classes_that_they_had(items: list[Any]) -> None:
     held = shmloader.freeze(Holder(items=items * 100)).items
@@ -153,7 +142,7 @@ def test_items_have_the_classes_that_they_had(items: list[Any]) -> None:
             assert list(map(type, held[k])) == list(map(type, item))
 
 
-# ------------------------------------------------------------------------------------------------- tuples and slots
+# -------------------------------------------------------------------------------------------------------- tuples
 
 
 def test_tensors_in_a_tuple_are_frozen() -> None:
@@ -177,9 +166,8 @@ def test_a_tuple_that_is_held_twice_is_replaced_by_one() -> None:
     assert held.first[0] is not inner
 
 
-@pytest.mark.parametrize("make", [Slotted, lambda: Record(list(range(100)))], ids=["slots", "frozen dataclass"])
-def test_slots_are_attributes(make: Any) -> None:
-    dataset = shmloader.freeze(make())
+def test_attributes_that_cannot_be_assigned_are_replaced() -> None:
+    dataset = shmloader.freeze(Record(list(range(100))))
     assert type(dataset.samples) is FrozenList
     assert dataset.samples == list(range(100))
     assert "frozen: samples" in shmloader.frozen.explain(dataset)
@@ -240,31 +228,7 @@ def test_a_copy_from_a_file_can_be_shared_again() -> None:
     assert shmloader.freeze(copied).samples is samples
 
 
-# -------------------------------------------------------------------------------------------------- lists and dicts
-
-
-def test_lists_compare() -> None:
-    items = [(k, "a") for k in range(100)]
-    held = shmloader.freeze(Holder(items=list(items))).items
-    for other in (items, items[1:], items[:50], []):
-        mine = held < other, held <= other, held > other, held >= other
-        assert mine == (items < other, items <= other, items > other, items >= other)
-        its = other < held, other <= held, other > held, other >= held
-        assert its == (other < items, other <= items, other > items, other >= items)
-    with pytest.raises(TypeError):
-        held < (1,)  # noqa: B015
-
-
-def test_views_of_a_dict_do_what_its_own_do() -> None:
-    plain = {f"{k}": k for k in range(100)} | {"nan": math.nan}
-    held = shmloader.freeze(Holder(items=dict(plain))).items
-    assert list(reversed(held.keys())) == list(reversed(plain))
-    assert list(reversed(held.items()))[1:] == list(reversed(plain.items()))[1:]
-    assert list(reversed(held.values()))[1:] == list(reversed(plain.values()))[1:]
-    assert held.items() & {5, ("7", 7)} == {("7", 7)}
-    assert ("7", 7) in held.items() and 5 not in held.items() and ("7", 8) not in held.items()
-    assert held.values().__contains__(math.nan)
-    assert held == held and held == plain and plain == held
+# ----------------------------------------------------------------------------------------------------------- dicts
 
 
 def test_a_dict_compares_keys_of_one_hash_only() -> None:
@@ -276,10 +240,10 @@ def test_a_dict_compares_keys_of_one_hash_only() -> None:
 def test_a_copy_of_a_defaultdict_is_one() -> None:
     plain = collections.defaultdict(list, {k: [k] for k in range(100)})
     held = shmloader.freeze(Holder(items=plain.copy())).items
-    for made in (held.copy(), held | {-1: [0]}, {-1: [0]} | held):
-        assert type(made) is collections.defaultdict
-        assert made[1000] == []
-        assert made[7] == [7]
+    made = held.copy()
+    assert type(made) is collections.defaultdict
+    assert made[1000] == []
+    assert made[7] == [7]
 
 
 # ------------------------------------------------------------------------------------------------------------ memory

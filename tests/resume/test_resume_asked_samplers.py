@@ -27,7 +27,7 @@ from own_samplers import (
 from resuming import Indices, numbers, quiet, through_json
 from torch.utils.data import DataLoader
 
-from shmloader.resume import place
+from shmloader.system import user_line
 
 pytestmark = quiet
 NO_WORKERS, WORKERS, PERSISTENT, STEAL, CHUNKS, ONE, DEVICE = OPTIONS
@@ -253,7 +253,7 @@ def test_not_implemented_counts_as_no_state(kind: Any, options: dict[str, Any]) 
             rest = numbers(batches)
         with made(kind(), form, **options) as again, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            place._warned.clear()
+            user_line._met.clear()
             again.load_state_dict(state)
             assert numbers(iterate(again)) == rest
         guessed = [str(each.message) for each in caught if "right only if it gives the same order" in str(each.message)]

@@ -13,7 +13,8 @@ from resuming import quiet
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 import shmloader
-from shmloader.resume import dataset_epochs, sampler_epochs
+from shmloader.resume import dataset_epochs
+from shmloader.system import user_line
 
 pytestmark = quiet
 
@@ -236,7 +237,7 @@ class PassesOn(Under):
 
 def unreached(sampler: Any, *numbers: int, later: Any = None, **options: Any) -> list[str]:
     """The warnings of set_epoch() with these numbers, each before an epoch; `later` is called after each."""
-    sampler_epochs._unreached.clear()
+    user_line._met.clear()
     loader: Any = shmloader.DataLoader(range(24), 4, sampler=sampler, **options)
     with warnings.catch_warnings(record=True) as came:
         warnings.simplefilter("always")

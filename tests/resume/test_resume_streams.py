@@ -35,7 +35,7 @@ from resuming import flattened, numbers, quiet, through_json
 
 import shmloader
 from shmloader.device.prefetch import prefetcher
-from shmloader.resume import stream_states
+from shmloader.system import user_line
 from shmloader.worker import fetch
 
 pytestmark = quiet
@@ -219,7 +219,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
 
 
 def test_a_stream_without_a_state_is_warned_of_once() -> None:
-    stream_states._warned.clear()
+    user_line._met.clear()
     with loader(Plain(), 2) as one:
         batches = iter(one)
         next(batches)

@@ -82,4 +82,4 @@ def test_it_goes_on(
         assert run(stop, False) == [got[:stop] for got in whole]
         assert run(None, True) == [got[stop:] for got in whole]
         state = torch.load(tmp_path / "checkpoint" / "dl_state_dict.bin", weights_only=True)
-        assert state["version"] == 1 and state["ranks"] == processes and state["samples"] <= 36
+        assert state["version"] == 2 and state["ranks"] == processes and state["samples"] <= 36
