@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from shmloader.batch import objects
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.dataloader import DataLoader
 from shmloader.system.cleanup import ClosedByWith
 
@@ -69,7 +69,7 @@ class AsyncDataLoader(ClosedByWith):
             batch_sampler=_Batches(data_source, batch_size),
             num_workers=max(1, num_workers) if isinstance(num_workers, int) else num_workers,
             collate_fn=collate_fn,
-            schedule="steal" if off_the_ring.why_not_here() is None else "round_robin",  # the order is the same
+            schedule="steal" if requirements.why_not_here() is None else "round_robin",  # the order is the same
             chunk_size=chunk_size,
             device=device,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -14,10 +15,10 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 from shmloader import iterators
-from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks import read_elsewhere, requirements
 from shmloader.checks.requirements import check_requirements
 from shmloader.far_workers import with_far
-from shmloader.measured import Measured, begin_measured
+from shmloader.measured import Measured, all_stats
 from shmloader.options import DEFAULTS, Options, OptionsOf
 from shmloader.private import replaced
 from shmloader.resume.dataset_epochs import listen
@@ -26,14 +27,23 @@ from shmloader.system.cleanup import ClosedByWith, take_all
 from shmloader.system.limits import have_other_cores, hides_cores
 from shmloader.system.user_line import warn_once
 
-if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
-    from shmloader.statistics.account import close_trace
+if requirements.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
+    from shmloader.statistics.account import begun, close_trace
+    from shmloader.statistics.metrics import PORT, serve_once
     from shmloader.trainer.sample_pool import pool_of
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 # Generic is a separate base, because torch's class may gain type parameters.
+def _measured(loader: Any, make: Callable[[], Any]) -> Any:
+    """Begin an epoch with what this makes, measure it, and serve the metrics: NOTE [ Metrics ]."""
+    iterator = begun(loader, make)
+    if PORT in os.environ:
+        serve_once(all_stats)
+    return iterator
+
+
 class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
@@ -198,11 +208,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
             in_order=in_order,
         )
         check_requirements(self, options)
-        if options.skips_bad_samples and off_the_ring.why_not_here() is None:
+        if options.skips_bad_samples and requirements.why_not_here() is None:
             pool_of(self)
         listen(self.dataset)
-        if num_workers and (why := off_the_ring.why_not(self)):
-            off_the_ring.refuse(self, why)
+        if num_workers and (why := requirements.why_not(self)):
+            requirements.refuse(self, why)
         read_elsewhere.enrol(self)
         self._goes_through_others()  # other code's method may be called before iter() is
 
@@ -212,7 +222,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         Its `__iter__` may come from there too, and then no code of ours would run later that could warn.
         """
         super().__init_subclass__(**kwargs)
-        if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
+        if "_get_iterator" not in vars(cls) and (why := requirements.why_not_of(cls)):
             warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}")
 
     def __setattr__(self, attr: str, val: Any) -> None:
@@ -242,13 +252,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
 
     def __iter__(self) -> Any:
         rides = iterators.rides(self)
-        if self._goes_through_others() and off_the_ring.why_never(type(self)) is None:
+        if self._goes_through_others() and requirements.why_never(type(self)) is None:
             iterators.end_workers_that_cannot_go_on(self)
             return super().__iter__()
         if rides or Options.of(self).device is not None:
             return self._begin(functools.partial(iterators.begin_epoch, self, rides, self._ask_torch))
         make: Callable[[], Any] = super().__iter__
-        if not self.num_workers and off_the_ring.why_not_of(type(self)) is None:
+        if not self.num_workers and requirements.why_not_of(type(self)) is None:
             # torch's profiler knows such a loader by its __iter__ that calls _get_iterator, without ours between them
             asked = SimpleNamespace(persistent_workers=False, num_workers=0, _get_iterator=super()._get_iterator)
             make = functools.partial(torch.utils.data.DataLoader.__iter__, asked)  # type: ignore[arg-type]
@@ -258,7 +268,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
         rides = iterators.rides(self)
         is_torchs = self.num_workers and not rides and Options.of(self).device is None
-        if is_torchs or off_the_ring.why_never(type(self)) is not None:
+        if is_torchs or requirements.why_never(type(self)) is not None:
             return super()._get_iterator()
         if replaced.is_replaced("_get_iterator"):
             replaced.come_back(_asked_by_torchs)
@@ -284,13 +294,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
 
     def _ask_torch(self) -> Any:
         """An iterator of torch's, or of the class from which this one takes its iterators."""
-        return self._get_iterator() if off_the_ring.why_not_of(type(self)) else super()._get_iterator()
+        return self._get_iterator() if requirements.why_not_of(type(self)) else super()._get_iterator()
 
     def _begin(self, make: Callable[[], Any]) -> Any:
         """Begin an epoch with what this makes.  Without a ring in this process, nothing is measured."""
-        if off_the_ring.why_not_here() is not None:
+        if requirements.why_not_here() is not None:
             return make()
-        return iterators.keep_loaded_state(self, functools.partial(begin_measured, self, make))
+        return iterators.keep_loaded_state(self, functools.partial(_measured, self, make))
 
     def state_dict(self) -> dict[str, Any]:
         """The user's place: what `load_state_dict` needs to resume there, also in another process.
@@ -354,7 +364,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         Raises:
             RuntimeError: Nothing counts the batches.
         """
-        why = off_the_ring.why_never(type(self))
+        why = requirements.why_never(type(self))
         if why is not None and hasattr(super(), name):
             return True
         if why is None and self.num_workers:
@@ -375,7 +385,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_
         if sys is None or sys.is_finalizing():
             return
         steps: list[Callable[[Any], object]] = [type(self)._end_workers]
-        if off_the_ring.why_not_here() is None:
+        if requirements.why_not_here() is None:
             steps += [close_trace]
         take_all(functools.partial(step, self) for step in steps)
 
@@ -392,6 +402,6 @@ _GET_ITERATOR = DataLoader._get_iterator  # other code may set hooks on our clas
 
 def _asked_by_torchs(loader: Any) -> Any:
     """The iterator of a loader with workers for which torch's own `_get_iterator` was called; None: torch makes it."""
-    if not isinstance(loader, DataLoader) or off_the_ring.why_not(loader) is not None:
+    if not isinstance(loader, DataLoader) or requirements.why_not(loader) is not None:
         return None
     return loader._begin(functools.partial(iterators.another, loader, iterators.rides(loader), loader._ask_torch))

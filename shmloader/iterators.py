@@ -22,7 +22,7 @@ Three calls ask for an iterator.  Each of them takes the first line that fits (d
         batches ride                                another()
         otherwise                                   torch's
 
-Iterators of another class: off_the_ring.why_not_of().  A loader that has those, or has no ring here, never takes the
+Iterators of another class: requirements.why_not_of().  A loader that has those, or has no ring here, never takes the
 first line of `__iter__`.
 """
 
@@ -32,8 +32,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.checks import off_the_ring, read_elsewhere
-from shmloader.checks.bypassed import warn_if_bypassed
+from shmloader.checks import read_elsewhere, requirements
+from shmloader.checks.read_elsewhere import warn_if_bypassed
 from shmloader.checks.requirements import check_requirements
 from shmloader.options import Options
 from shmloader.private import of_torch
@@ -41,7 +41,7 @@ from shmloader.resume.place import place_of
 from shmloader.system.cleanup import OwnIterator
 from shmloader.system.user_line import warn_once
 
-if off_the_ring.why_not_here() is None:
+if requirements.why_not_here() is None:
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.without_workers import without_workers
 
@@ -55,9 +55,9 @@ def living(loader: Any) -> list[Any]:
 
 def rides(loader: Any) -> bool:
     """Whether a new iterator rides the ring.  If it has workers and does not, this warns."""
-    why = off_the_ring.why_not(loader)
+    why = requirements.why_not(loader)
     if why is not None and loader.num_workers > 0:
-        off_the_ring.warn_or_refuse(loader, why)
+        requirements.warn_or_refuse(loader, why)
     warn_if_bypassed(loader)
     read_elsewhere.iterates(loader)
     return why is None
@@ -139,10 +139,10 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator:
 
 def torchs(loader: Any, make: Callable[[], Any]) -> Any:
     """The iterator of torch's that this makes.  Without workers, we count its batches, so that it can resume."""
-    options, why = options_of(loader), off_the_ring.why_never(type(loader))
+    options, why = options_of(loader), requirements.why_never(type(loader))
     if why is not None and options.skips_bad_samples:  # of the ring's options, only this one works without workers
-        off_the_ring.refuse(loader, why)
-    if loader.num_workers or off_the_ring.why_not_here() is not None:
+        requirements.refuse(loader, why)
+    if loader.num_workers or requirements.why_not_here() is not None:
         return make()
     return without_workers(loader, options, make)
 

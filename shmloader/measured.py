@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks import read_elsewhere, requirements
 
-if TYPE_CHECKING or off_the_ring.why_not_here() is None:
-    from shmloader.protocols.wrapped_datasets import with_parts
+if TYPE_CHECKING or requirements.why_not_here() is None:
+    from shmloader.protocols.user_objects import with_parts
     from shmloader.resume.place import place_of
-    from shmloader.statistics.account import Since, account_of, begun, measured_loaders, traced
-    from shmloader.statistics.metrics import serve_once
+    from shmloader.statistics.account import Since, account_of, measured_loaders, traced
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
 
 if TYPE_CHECKING:
@@ -33,20 +32,14 @@ def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
     return found
 
 
-def begin_measured(loader: Any, make: Callable[[], Any]) -> Any:
-    """Begin an epoch with what this makes, measure it, and serve the metrics: NOTE [ Metrics ]."""
-    iterator = begun(loader, make)
-    serve_once(_all_stats)
-    return iterator
-
-
-def _all_stats() -> Iterator[tuple[str, Stats]]:
+def all_stats() -> Iterator[tuple[str, Stats]]:
+    """The name of each loader of this process, and its stats."""
     # A user's class may have its own `stats`, and loaders that are not of our class have accounts too.
     return ((name, Measured.stats(loader)) for name, loader in measured_loaders() if isinstance(loader, Measured))
 
 
 def _need_extensions(what: str) -> None:
-    if why := off_the_ring.why_not_here():
+    if why := requirements.why_not_here():
         raise RuntimeError(f"{what} needs shmloader's extensions, and they cannot be used here: {why}")
 
 
@@ -170,6 +163,6 @@ class Measured:
             >>> DataLoader(range(4), on_bad_sample="skip").bad_samples
             BadSamples(count=0, first=())
         """
-        if why := off_the_ring.why_not_here():
+        if why := requirements.why_not_here():
             raise RuntimeError(f"on_bad_sample='skip' cannot replace a sample in this loader: {why}")
         return bad_samples_of(self)

@@ -39,7 +39,7 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader.checks import off_the_ring, read_elsewhere
+from shmloader.checks import read_elsewhere, requirements
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS, RefusedOption
 from shmloader.private import replaced
@@ -94,7 +94,7 @@ class Patch:
         parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
         if self.options:
             parts.append(f"gives {_arguments(self.options)}")
-        if why := off_the_ring.why_not_here():
+        if why := requirements.why_not_here():
             parts.append(f"none rides the ring: {why}")
         return f"<patch_torch() {'; '.join(parts)}>"
 
@@ -287,11 +287,11 @@ def _rebuilt(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
 
 def _why_not(kind: Any) -> str | None:
     """Why loaders of this subclass of torch's cannot be ours; None if they can, as far as the class shows."""
-    if off_the_ring.why_not_of(kind):
+    if requirements.why_not_of(kind):
         definer = next(base for base in kind.__mro__ if "_get_iterator" in vars(base))
         return f"{_name(definer)} has a _get_iterator() of its own"
     definer = next(base for base in kind.__mro__ if "__iter__" in vars(base))
-    if definer is not _TorchLoader and not off_the_ring.calls_back(definer):
+    if definer is not _TorchLoader and not requirements.calls_back(definer):
         return f"{_name(definer)} has an __iter__() of its own, which calls neither super()'s nor _get_iterator()"
     return None
 

@@ -47,7 +47,7 @@ cdef class Steps:
            the batch may be lost, as with any iterator.
         2. If KeyboardInterrupt or SystemExit comes out of the sampler, the sampler's place may be lost, because a
            generator that raises has ended.  Then the indices up to that place are drawn again, or an error says that
-           this is impossible (source.py).  So no epoch ends short in silence.
+           this is impossible (epoch.py).  So no epoch ends short in silence.
         3. An Exception of the user's code takes the place of a batch, as in torch.  So does one that a signal's handler
            raises in there.
         4. A thread holds the lock while it is in next() or iter().  Others wait for it.  If the same thread comes again

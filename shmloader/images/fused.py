@@ -23,7 +23,7 @@ from shmloader.images.pictures import PictureDataset, Wrapped
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
 from shmloader.images.shard_pictures import ShardPictures, shard_pictures
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]

@@ -36,7 +36,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader.private import of_torch
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 
 IGNORE = "SHMLOADER_IGNORE_REPLACED"
 _SERVES = "_MultiProcessingDataLoaderIter"  # the name of the class whose iterators serve loaders with workers

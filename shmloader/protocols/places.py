@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 
 Place = Callable[[Any], Any]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import default_collate
 
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 
 Collate = TypeVar("Collate", bound=Callable[..., Any])
 

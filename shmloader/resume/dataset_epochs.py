@@ -17,8 +17,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from shmloader.protocols.wrapped_datasets import hearers
-from shmloader.system.by_identity import ByIdentity
+from shmloader.protocols.user_objects import ByIdentity, hearers
 
 if TYPE_CHECKING:
     from shmloader.core.trainer import EpochCounts  # off Linux there is none

@@ -20,7 +20,7 @@ import re
 
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from shmloader.protocols.attributes import attribute, length_of
+from shmloader.protocols.user_objects import attribute, length_of
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.samplers import DRAWS, KNOWN, SHARED, Samplers, iterates_as, name_of, within
 from shmloader.resume.state import State

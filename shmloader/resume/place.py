@@ -26,6 +26,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from shmloader.protocols.user_objects import ByIdentity
 from shmloader.resume import stream_states
 from shmloader.resume.dataset_epochs import dataset_epoch, number_of, set_epoch
 from shmloader.resume.order import why_doubtful, why_not, why_past_end
@@ -42,7 +43,6 @@ from shmloader.resume.samplers import (
     warn_of_unreached,
 )
 from shmloader.resume.state import State, nested_in_tuples, state_of
-from shmloader.system.by_identity import ByIdentity
 from shmloader.system.user_line import caller, warn_once
 
 if TYPE_CHECKING:

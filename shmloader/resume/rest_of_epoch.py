@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from shmloader.protocols.attributes import load_state
-from shmloader.protocols.iterators import by_next, skip
+from shmloader.protocols.user_objects import by_next, load_state, skip
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import as_global, draw_a_seed, seed_drawn_from, unpack
 from shmloader.resume.sampler_generators import drawing_from

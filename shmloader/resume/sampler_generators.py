@@ -16,7 +16,7 @@ from typing import Any
 import numpy.random  # here, because NumPy imports it at its first use
 import torch
 
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.resume.generators import KINDS, Kind, as_text, from_text, is_same, kind_of, pack, seed_drawn_from, unpack
 from shmloader.resume.samplers import Samplers, load_sampler, samplers_of, within
 from shmloader.resume.state import State

@@ -31,7 +31,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from shmloader.protocols.attributes import attribute, length_of, load_state, says_where_it_is
+from shmloader.protocols.user_objects import attribute, length_of, load_state, says_where_it_is
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.resume.generators import draw_a_seed, pack, seed_drawn_from
 from shmloader.resume.state import State

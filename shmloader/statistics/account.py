@@ -22,8 +22,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmloader.protocols.user_objects import ByIdentity
 from shmloader.statistics.stats import Hot
-from shmloader.system.by_identity import ByIdentity
 
 if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shmloader.options import Options
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.cleanup import ClosedByWith
 from shmloader.system.signals import held

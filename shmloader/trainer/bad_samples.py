@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shmloader.options import Options
-from shmloader.system.by_identity import ByIdentity
+from shmloader.protocols.user_objects import ByIdentity
 from shmloader.system.signals import held
 
 AT_LEAST = 10  # bad samples that any share allows; otherwise the first of an epoch could be too many

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shmloader.protocols.wrapped_datasets import with_parts
+from shmloader.protocols.user_objects import with_parts
 from shmloader.system.user_line import warn_once
 
 _STANDARD = 2  # the highest descriptor of stdin, stdout and stderr

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from shmloader.core.trainer import TrainerSide
 from shmloader.resume.dataset_epochs import dataset_epoch, follow, listen
-from shmloader.resume.epoch import Epoch, next_epoch_of
+from shmloader.resume.epoch import Epoch, Source, next_epoch_of
 from shmloader.resume.generators import mix, undrawn
 from shmloader.resume.place import Place
 from shmloader.resume.sampler_generators import restore_sampling
 from shmloader.resume.samplers import samplers_of
-from shmloader.resume.source import Source
 from shmloader.trainer.bad_samples import Tally
 from shmloader.trainer.schedule import Schedule
 from shmloader.worker.fetch import Left

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from shmloader.options import UnsuitableOption
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.resume.distributed import DistributedSampler as Ours
 from shmloader.resume.samplers import iterates_as, sampler_of
 

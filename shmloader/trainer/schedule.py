@@ -28,12 +28,11 @@ from torch.utils.data import IterableDataset
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
-from shmloader.protocols.attributes import attribute, length_of
 from shmloader.protocols.places import Places
+from shmloader.protocols.user_objects import ByIdentity, attribute, length_of
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import further
 from shmloader.resume.samplers import samplers_of
-from shmloader.system.by_identity import ByIdentity
 from shmloader.system.user_line import caller
 from shmloader.trainer.windows import Windows
 

@@ -21,14 +21,13 @@ from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
 from shmloader.private import of_torch, replaced
-from shmloader.protocols.attributes import load_state
+from shmloader.protocols.user_objects import load_state
 from shmloader.resume.dataset_epochs import follow, set_epoch_again
-from shmloader.resume.epoch import Epoch, next_epoch_of
+from shmloader.resume.epoch import Epoch, Source, next_epoch_of
 from shmloader.resume.place import place_of
 from shmloader.resume.sampler_generators import Generators
 from shmloader.resume.sampler_states import Answer
 from shmloader.resume.samplers import Samplers, is_known, sampler_of
-from shmloader.resume.source import Source
 from shmloader.resume.state import State
 from shmloader.system.own_lock import OwnLock
 from shmloader.trainer.conductor import begin_iterator, left_of_streams

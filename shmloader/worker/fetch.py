@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from shmloader.core.batch_writer import Writer
-from shmloader.protocols.attributes import load_state, says_where_it_is
-from shmloader.protocols.iterators import by_next, skip
-from shmloader.protocols.wrapped_datasets import hearers
+from shmloader.protocols.user_objects import by_next, hearers, load_state, says_where_it_is, skip
 from shmloader.worker.in_place import in_place
 from shmloader.worker.random_states import makes_at_once
 from shmloader.worker.replace_bad_samples import Skips

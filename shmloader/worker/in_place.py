@@ -44,7 +44,7 @@ from torch.utils.data import Subset, default_collate
 from shmloader.core.batch_tree import ATOMS, is_namedtuple
 from shmloader.core.batch_writer import Writer
 from shmloader.private.of_torch import collate_tensor_fn, default_collate_fn_map
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.worker.replace_bad_samples import Skips
 
 Into = Callable[[Any, Any], Any]

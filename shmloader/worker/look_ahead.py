@@ -36,7 +36,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 from shmloader.core.worker import WorkerSide
-from shmloader.protocols.attributes import attribute
+from shmloader.protocols.user_objects import attribute
 from shmloader.ring.tasks import read_listed, read_task
 
 Prefetch = Callable[[list[Any]], Any]

@@ -35,7 +35,7 @@ from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
 from shmloader.private import of_torch
 from shmloader.private.of_torch import ExceptionWrapper
-from shmloader.protocols.attributes import load_state
+from shmloader.protocols.user_objects import load_state
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import StackMemory

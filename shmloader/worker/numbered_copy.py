@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.protocols.wrapped_datasets import hearers
+from shmloader.protocols.user_objects import hearers
 from shmloader.resume.generators import mix
 from shmloader.worker.random_states import seeded
 

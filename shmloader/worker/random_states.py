@@ -25,7 +25,7 @@ from typing import Any
 import numpy.random  # here, because NumPy imports it at its first use, which takes 11 ms in each forked worker
 import torch
 
-from shmloader.protocols.wrapped_datasets import is_got_one_by_one
+from shmloader.protocols.user_objects import is_got_one_by_one
 from shmloader.resume.generators import mix
 
 

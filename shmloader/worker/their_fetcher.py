@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader.private import replaced
-from shmloader.protocols.attributes import attribute, load_state
+from shmloader.protocols.user_objects import attribute, load_state
 from shmloader.worker.fetch import Left, pass_errors_over, restore_stream, state_at_first, state_of_parts, with_states
 
 

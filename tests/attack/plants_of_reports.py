@@ -291,7 +291,7 @@ OF_SAMPLERS = (
         fault="an nn.Module that is a sampler or a stream is taken for one that says where it is",
         edits=(
             (
-                "shmloader/protocols/attributes.py",
+                "shmloader/protocols/user_objects.py",
                 'return callable(found) and attribute(found, "__func__") is not getattr(torch.nn.Module, name)',
                 "return callable(found)",
             ),
@@ -526,7 +526,7 @@ OF_OBJECTS = (
         fault="a property of a sampler or a dataset that raises until something is set up ends the epoch",
         edits=(
             (
-                "shmloader/protocols/attributes.py",
+                "shmloader/protocols/user_objects.py",
                 "        return getattr(of, name)\n    except Exception as error:",
                 "        return getattr(of, name)\n    except AttributeError as error:",
             ),
@@ -538,7 +538,7 @@ OF_OBJECTS = (
         fault="what a signal's handler raises while an attribute is looked up is lost",
         edits=(
             (
-                "shmloader/protocols/attributes.py",
+                "shmloader/protocols/user_objects.py",
                 "    if error.__traceback__ is None or error.__traceback__.tb_next is None:",
                 "    if True:",
             ),

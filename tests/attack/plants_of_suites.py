@@ -20,7 +20,7 @@ _OF_OWN_ITERATORS = (
         fault="an epoch of a sampler that is its own iterator and has a state never ends: its first index comes again",
         edits=(
             (
-                "shmloader/resume/source.py",
+                "shmloader/resume/epoch.py",
                 "which starts a sampler again that is its own iterator.\n"
                 "            drawn.extend(map(next, (self._indices,)))",
                 "which starts a sampler again that is its own iterator.\n"
@@ -86,7 +86,7 @@ _OF_OWN_ITERATORS = (
         fault="a sampler that starts over at its end is asked again behind it, and gives a second epoch at once",
         edits=(
             (
-                "shmloader/resume/source.py",
+                "shmloader/resume/epoch.py",
                 "        if self._states.record(number, drawn, self._indices):\n"
                 "            self._indices = iter(())"
                 "  # not asked again, because a sampler may start over at its end\n",
@@ -202,7 +202,7 @@ _OF_ITERATORS = (
         fault="what other code has put in place of methods of torch's iterators has no effect, without a word",
         edits=(
             (
-                "shmloader/checks/off_the_ring.py",
+                "shmloader/checks/requirements.py",
                 "why_never(type(loader)) or replaced.iterators()",
                 "why_never(type(loader))",
             ),

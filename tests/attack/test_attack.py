@@ -23,7 +23,6 @@ from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
 from shmloader.private import replaced as private
 from shmloader.private.of_torch import ExceptionWrapper
-from shmloader.protocols import attributes, wrapped_datasets
 from shmloader.resume import (
     dataset_epochs,
     place,
@@ -390,7 +389,7 @@ def meet_errors_of_look_ups() -> None:
     def look_up(of: Any, name: str, unless: Any = None) -> Any:
         return getattr(of, name, unless)
 
-    for user in (samplers, wrapped_datasets, attributes, look_ahead):
+    for user in (samplers, user_objects, look_ahead):
         user.attribute = look_up  # type: ignore[attr-defined]
 
 

@@ -18,7 +18,7 @@ from conftest import write_files
 from scripts import run_script
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.commands import line
 from shmloader.commands.arguments import bytes_of
 from shmloader.commands.doctor import Finding, Wanted, command, machine, software
@@ -286,7 +286,7 @@ def test_a_ring_that_can_be_made_and_those_that_cannot(monkeypatch: pytest.Monke
 
 def test_a_torch_that_does_not_ride(monkeypatch: pytest.MonkeyPatch) -> None:
     assert software.torch_and_the_ring(SMALL).level == "fine"
-    monkeypatch.setattr(off_the_ring, "why_not_here", lambda: "torch 9: _x is not there; install another")
+    monkeypatch.setattr(requirements, "why_not_here", lambda: "torch 9: _x is not there; install another")
     found = software.torch_and_the_ring(SMALL)
     assert (
         found.level == "attention" and "no loader rides the ring" in found.state and "_x is not there" in found.meaning

@@ -134,7 +134,7 @@ def test_the_variable_says_that_it_does_not_matter(monkeypatch: pytest.MonkeyPat
 
 def test_our_own_watch_is_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = torchs._MultiProcessingDataLoaderIter
-    read_elsewhere._readers.clear()  # what another test's loaders read keeps torch's class watched
+    read_elsewhere._notes._entries.clear()  # what another test's loaders read keeps torch's class watched
     read_elsewhere._watch_while_needed()
     of_torch._unwatched.clear()  # a test that replaced __init__ has put back what was there before our watch
     with shmloader.patch_torch():

@@ -68,9 +68,9 @@ def _count_torchs_loaders() -> None:
 def _patch() -> None:
     import shmloader
     from shmloader import iterators
-    from shmloader.checks import off_the_ring, read_elsewhere
+    from shmloader.checks import read_elsewhere, requirements
 
-    rides, warn_or_refuse = iterators.rides, off_the_ring.warn_or_refuse
+    rides, warn_or_refuse = iterators.rides, requirements.warn_or_refuse
 
     def counted(loader: Any) -> bool:
         _record_loader(loader, None)
@@ -80,7 +80,7 @@ def _patch() -> None:
         _record_loader(loader, why)
         warn_or_refuse(loader, why)
 
-    iterators.rides, off_the_ring.warn_or_refuse = counted, explained
+    iterators.rides, requirements.warn_or_refuse = counted, explained
     classes = [name.rpartition(".") for name in os.environ["SUITE_CLASSES"].split()]
     shmloader.patch_torch(classes=[getattr(importlib.import_module(module), name) for module, _, name in classes])
     read_elsewhere.listen(lambda loader: _record_loader(loader, f"the patch does not reach {_name(type(loader))}"))

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import StackDataset, Subset
 
 import shmloader
-from shmloader.protocols.wrapped_datasets import is_got_one_by_one
+from shmloader.protocols.user_objects import is_got_one_by_one
 
 
 class Draws(torch.utils.data.Dataset):

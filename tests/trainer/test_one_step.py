@@ -238,7 +238,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_an_interrupt_in_the_sampler_of_a_stream_ends_no_epoch(batched: bool) -> None:
-    from shmloader.resume.source import Source
+    from shmloader.resume.epoch import Source
 
     sampler = of_torch._InfiniteConstantSampler()
     source = Source(BatchSampler(sampler, 2, False) if batched else sampler)
@@ -249,7 +249,7 @@ def test_an_interrupt_in_the_sampler_of_a_stream_ends_no_epoch(batched: bool) ->
 
 
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
-    from shmloader.resume.source import REPEATABLE, Source
+    from shmloader.resume.epoch import REPEATABLE, Source
 
     weights = torch.rand(50)
     samplers = [

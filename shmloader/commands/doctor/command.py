@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.commands.arguments import bytes_of, not_negative, positive
 from shmloader.commands.doctor import Finding, Wanted, software
 from shmloader.system.limits import cores, ranks_here
@@ -89,6 +89,6 @@ def examine(wanted: Wanted) -> Iterator[tuple[str, Finding]]:
     yield "start method", software.start_method(wanted)
     yield "fork and threads", software.fork_beside_threads(wanted)
     yield "NUMA", machine.numa(wanted)
-    if off_the_ring.why_not_here() is None:
+    if requirements.why_not_here() is None:
         yield "transport", machine.transport(wanted)  # before the device is used, because it forks
     yield "accelerator", software.pinning(wanted)

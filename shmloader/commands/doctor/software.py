@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.commands.doctor import Finding, Wanted
 from shmloader.device import accelerator
 from shmloader.private import of_torch
@@ -24,7 +24,7 @@ BREAK_AFTER_FORK = ("polars", "grpc", "jax")
 def torch_and_the_ring(wanted: Wanted) -> Finding:
     """Whether loaders can ride the ring with this torch, on this platform."""
     state = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
-    if why := off_the_ring.why_not_here():
+    if why := requirements.why_not_here():
         why = why.partition(";")[0]
         meaning = f"{why}. Loaders load as torch's do; options that only the ring can honour are refused"
         remedy = "install a torch that shmloader was tested with, or a newer shmloader"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset
 
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.dataloader import DataLoader
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT
@@ -70,7 +70,7 @@ class Measure:
     def loader(self, setting: Setting) -> DataLoader[Any]:
         """A loader with this setting, which has not started anything."""
         loader: DataLoader[Any] = DataLoader(self.dataset, **self.options, **setting.options())
-        if why := off_the_ring.why_not(loader):
+        if why := requirements.why_not(loader):
             raise RuntimeError(f"tune measures loaders that ride shmloader's ring. This one does not: {why}")
         return loader
 

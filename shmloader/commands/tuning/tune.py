@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 import shmloader
-from shmloader.checks import off_the_ring
+from shmloader.checks import requirements
 from shmloader.protocols.row_wise import is_row_wise
 from shmloader.resume.samplers import within
 from shmloader.system.limits import available_memory, rank_here, ranks_here, share_of_cores
@@ -113,7 +113,7 @@ def tune(
         shmloader.DataLoader(dataset, batch_size=64, num_workers=12)
         >>> loader = shmloader.DataLoader(dataset, batch_size=64, **found.options)
     """
-    if why := off_the_ring.why_not_here():
+    if why := requirements.why_not_here():
         raise RuntimeError(f"tune measures loaders that ride shmloader's ring: {why}")
     from shmloader.commands.tuning import measure, search
 
