@@ -18,7 +18,6 @@ import torch
 import shmloader
 from bench.core import jpegs, session
 from shmloader import images
-from shmloader.images import cache_memory
 
 __all__ = ["NUMBERS", "WAYS", "samples", "shared"]
 
@@ -40,7 +39,7 @@ def _tree(folder: str) -> Iterator[str]:
 
 def _dataset(root: str, number: str, exact: bool, cache: Any, name: str) -> Any:
     """A dataset whose memory is found by those of this bench alone, and by none of the user's jobs."""
-    cache_memory.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
+    cache.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
     return images.ImageFolder(root, images.training(224, **NUMBERS[number]), exact=exact, cache=cache)
 
 

@@ -23,6 +23,7 @@ from shmloader.batch.replace_tensors import replaced
 from shmloader.core.batch_reader import BatchReader
 from shmloader.private import replaced as private
 from shmloader.private.of_torch import ExceptionWrapper
+from shmloader.protocols import user_objects
 from shmloader.resume import (
     dataset_epochs,
     place,

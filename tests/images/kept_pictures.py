@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from shmloader import images
-from shmloader.images import cache_memory
+from shmloader.images import cache
 from shmloader.system import common_memory
 
 PICTURES = 12
@@ -26,7 +26,7 @@ SIZE = 120 * 160 * 3 // 2  # bytes that one's samples take, and a little more
 def own_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     """Common memory of this test alone: otherwise other tests, and this user's jobs, would share it."""
     name = f"shmloader_test_{os.getpid()}_{random.SystemRandom().getrandbits(40)}"
-    monkeypatch.setattr(cache_memory, "NAME", name)
+    monkeypatch.setattr(cache, "NAME", name)
     return name
 
 

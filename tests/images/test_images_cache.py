@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from shmloader import images
 from shmloader.core import jpeg
-from shmloader.images import cache_memory
+from shmloader.images import cache
 from shmloader.images.cache import budget_of
 from tests.images import kept_pictures
 from tests.images import torchvision_stand_ins as tv
@@ -288,7 +288,7 @@ def test_a_machine_that_has_no_common_memory(root: str, monkeypatch: pytest.Monk
 
 def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is near its limit: no more pictures are kept, one warning comes, and training continues."""
-    monkeypatch.setattr(cache_memory, "_STEP", SIZE)
+    monkeypatch.setattr(cache, "_STEP", SIZE)
     (groups / "membership").write_text("0::/box\n")
     write_files(groups / "box", memory__max=400 << 20, memory__current=9 << 20)
     dataset, plain = folder(root, cache=0.02), samples(folder(root))

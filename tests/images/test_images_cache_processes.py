@@ -72,8 +72,8 @@ def test_jobs_that_were_started_apart_share_it(root: str, own_memory: str) -> No
     script = f"""
         import torch
         from shmloader import images
-        from shmloader.images import cache_memory
-        cache_memory.NAME = {own_memory!r}
+        from shmloader.images import cache
+        cache.NAME = {own_memory!r}
         dataset = images.ImageFolder({root!r}, images.training(40), cache="8 MB")
         [dataset[k] for k in range(len(dataset))]
         print(images.counts()["cached"], dataset._following.cache._memory.place[2])
