@@ -97,7 +97,7 @@ def test_a_dataset_that_is_longer_in_each_epoch() -> None:
 
 @pytest.mark.parametrize("epoch", [2.0, "3", None])
 def test_what_is_no_number_of_an_epoch(epoch: Any) -> None:
-    with pytest.raises(TypeError, match=r"set_epoch\(\) takes the number of an epoch"):
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         shmloader.DataLoader([1]).set_epoch(epoch)
     with pytest.raises(ValueError, match="64 bits"):
         shmloader.DataLoader([1]).set_epoch(1 << 63)
