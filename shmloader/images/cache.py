@@ -6,8 +6,9 @@ It keeps the samples of whole pictures as their files have them, before chroma i
 cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and equals the file's crop bit for
 bit.  NOTE [ Cache table ] in cython_ext/atomics.h explains how processes add pictures at the same time.
 
-The value of `cache=` is a size of memory, or a share of it.  The common memory has a table, and the pictures' bytes.  It
-takes no more when the machine or its control group has little memory left.  All datasets have one budget, the largest.
+The value of `cache=` is a size of memory, or a share of it.  The common memory has a table, and the pictures' bytes.
+It takes no more when the machine or its control group has little memory left.  All datasets have one budget, the
+largest.
 
 A picture's bytes begin with a head: its key, and the number of bytes that follow.  Then come the samples, as
 Decoder.planes() returned them.
