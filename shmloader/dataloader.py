@@ -35,7 +35,6 @@ if requirements.why_not_here() is None:  # otherwise there are no extensions, or
 T_co = TypeVar("T_co", covariant=True)
 
 
-# Generic is a separate base, because torch's class may gain type parameters.
 def _measured(loader: Any, make: Callable[[], Any]) -> Any:
     """Begin an epoch with what this makes, measure it, and serve the metrics: NOTE [ Metrics ]."""
     iterator = begun(loader, make)
@@ -44,6 +43,7 @@ def _measured(loader: Any, make: Callable[[], Any]) -> Any:
     return iterator
 
 
+# Generic is a separate base, because torch's class may gain type parameters.
 class DataLoader(torch.utils.data.DataLoader, Measured, ClosedByWith, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
