@@ -254,7 +254,7 @@ def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) ->
     class Draws(Slow):
         def __getitem__(self, index: int) -> Any:
             assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL)[0] == 0
-            return torch.rand(1000).sort()[0][:3], sum(range(200_000))
+            return torch.rand(1000).sort()[0][:3], sum(range(1_500_000))
 
     handler = signal.getsignal(signal.SIGALRM)
     outcomes = []

@@ -27,7 +27,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 import shmloader
 from shmloader.system import user_line
-from shmloader.trainer import open_files
+from shmloader.trainer import before_workers
 
 FORK = multiprocessing.get_context("fork")
 
@@ -66,7 +66,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 def warned(*datasets: Any, context: Any = FORK, has_init: bool = False) -> list[str]:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        open_files.warn_of_open_files(context, datasets, has_init)
+        before_workers.warn_of_open_files(context, datasets, has_init)
     return [str(warning.message) for warning in seen]
 
 
