@@ -199,7 +199,8 @@ class Samplers:
         if samples is None:
             return None
         samples -= start.samples // start.ranks
-        return int(samples // sampler.batch_size if sampler.drop_last else -(-samples // sampler.batch_size))
+        down = sampler.drop_last or samples < 0  # one sample too few is already past the end
+        return int(samples // sampler.batch_size if down else -(-samples // sampler.batch_size))
 
 
 def samplers_of(loader: Any) -> Samplers:
