@@ -17,7 +17,6 @@ from shmloader.batch.replace_tensors import tensors_of
 from shmloader.core.batch_tree import (
     ATOMS,
     DEEPEST,
-    all_of_str,
     is_its_dict,
     is_its_elements,
     is_namedtuple,
@@ -99,7 +98,7 @@ class _ChunkWalk:
         elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
             self.plan.append(None)
             self.others.append(node)
-        elif kind is dict and (all_of_str(node) or all(type(key) is int for key in node)):
+        elif kind is dict:
             self.parts((dict, tuple(node)), node.values())
         elif kind is list or kind is tuple or is_namedtuple(kind):
             self.parts((kind, len(node)), node)

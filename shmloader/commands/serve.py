@@ -50,7 +50,6 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve, until a signal ends it."""
-    import torch
 
     from shmloader.readers.server import serve
     from shmloader.readers.taken import check_servable
@@ -72,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         check_servable(loader)
         if given.state is not None:
-            loader.load_state_dict(torch.load(given.state, map_location="cpu", weights_only=False))
+            loader.load_state_dict(_state_in(given.state))
         serve(loader, given.name, patience=given.patience, needed=given.readers, on_start=started)
     except (ValueError, OSError) as error:
         print(f"shmloader serve: {error}", file=sys.stderr)
@@ -82,3 +81,17 @@ def run(given: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+def _state_in(file: str) -> Any:
+    import torch
+
+    try:
+        return torch.load(file, map_location="cpu", weights_only=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"--state {file} is no file that torch.save() has written ({type(error).__name__}). Save the state_dict() "
+            "of a reader or of a loader with torch.save()."
+        ) from None

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import struct
+import time
 import warnings
 import weakref
 from multiprocessing import reduction
@@ -144,9 +145,10 @@ class Door:
             except OSError:
                 continue  # it is gone again, or the door is being closed
             link = Link(sock, PATIENCE, self._leave.fileno())
+            link.until = time.monotonic() + PATIENCE  # for the whole proof, byte by byte
             try:
                 if self._is_far_worker(link):
-                    link.patience = self.heartbeat
+                    link.patience, link.until = self.heartbeat, None
                     return link
                 why = "it does not know this loader's secret"
             except Gone as gone:

@@ -47,7 +47,10 @@ class Link(ClosedByWith):
 
     Attributes:
         patience: See above.
+        until: When its patience ends at the latest, whatever has come until then, by time.monotonic(); None: never.
     """
+
+    until: float | None = None
 
     def __init__(self, sock: socket.socket, patience: float | None, leave: int = -1) -> None:
         self._sock = sock
@@ -160,7 +163,8 @@ class Link(ClosedByWith):
                 left[0] = left[0][sent:]
 
     def _wait(self, wanted: int) -> None:
-        deadline = None if self.patience is None else time.monotonic() + self.patience
+        ends = [] if self.patience is None else [time.monotonic() + self.patience]
+        deadline = min(ends if self.until is None else [*ends, self.until], default=None)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready = self._polls[wanted].poll(None if left is None else left * 1000)

@@ -9,6 +9,7 @@ an observer.  In another iterator, a method that next() calls is replaced, and i
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import tempfile
@@ -52,6 +53,8 @@ class Trace(ClosedByWith):
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
         self.path, self.batches = Path(path).resolve(), batches  # resolved, because the current folder may change
         tempfile.TemporaryFile(dir=self.path.parent).close()  # raises now if no file can be made there
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a trace is a file, and there is a folder", os.fspath(self.path))
         self._log = log
         self._from: int = log.count
         self._recorded = Recorded(label, os.getpid(), time.monotonic_ns())

@@ -55,7 +55,7 @@ def list_tar(shard: Source) -> TarListing:
         with _one_at_a_time:
             return _by_tarfile(shard)
     is_here = begin <= members.at and begin + len(data) >= shard.size
-    _warn_of_rest(shard, members.at, data[members.at - begin :] if is_here else shard.read(members.at, _TAIL))
+    _warn_of_rest(shard, members.at, data[members.at - begin :] if is_here else _behind(shard, members.at, _TAIL))
     return grouped(shard.name, *members.found())
 
 
@@ -87,11 +87,11 @@ def _by_tarfile(shard: Source) -> TarListing:
             "without --sparse"
         )
     _refuse_cut_off(shard, end)
-    header = shard.read(end, _BLOCK)
+    header = _behind(shard, end, _BLOCK)
     if header.strip(b"\0"):
         _refuse_cut_off(shard, end + _BLOCK)
         raise _damaged(shard, f"there is no header at byte {end:,}")
-    _warn_of_rest(shard, end, shard.read(end, _TAIL))
+    _warn_of_rest(shard, end, _behind(shard, end, _TAIL))
     return grouped(shard.name, bytes(names), listed.tobytes())
 
 
@@ -109,6 +109,11 @@ def _refuse_others(shard: Source, first: bytes) -> None:
         raise ValueError(
             f"{shard.name} is empty, and a tar archive has 1,024 bytes or more. Write it again, or leave it out"
         )
+
+
+def _behind(shard: Source, at: int, size: int) -> bytes:
+    """Bytes of a shard that may have none there.  Stores answer a request for no bytes by an error."""
+    return shard.read(at, size) if at < shard.size else b""
 
 
 def _refuse_cut_off(shard: Source, needed: int) -> None:

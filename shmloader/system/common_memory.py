@@ -17,10 +17,12 @@ be gone.  A name in a folder stays behind after kill -9, so this memory has no n
        not see another one does not wait for it either.  A process holds the lock for milliseconds, and only while it
        searches or makes the memory.  The cache of decoded pictures does that when a dataset is made, and never while
        samples are made.
-    4. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
+    4. Any user of the namespace could keep that lock, so no process waits longer than PATIENCE for it.  After that
+       there may be two memories, each with its own budget.  That wastes memory but is no error.
+    5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
        process sees it half made, nobody can shorten it while it is mapped, and no process reads what another user put
        there.
-    5. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
+    6. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
 
 Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,
 and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in
@@ -33,6 +35,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +44,7 @@ from shmloader.system.processes import files_of, processes_of
 
 __all__ = ["Place", "held", "open_common"]
 
+PATIENCE = 10.0  # seconds
 _LOCK = "/proc/self/ns/pid"
 
 Place = tuple[int, int, int]  # a pid, its descriptor, the file's inode
@@ -88,10 +92,18 @@ def held(fd: int) -> Place:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """While this is entered, no other process searches for memory."""
+    """While this is entered, no other process searches for memory, unless the wait for the lock took too long."""
     lock = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.002)
         yield
     finally:
         os.close(lock)

@@ -33,7 +33,7 @@ import time
 import zlib
 from types import FrameType
 
-from shmloader.system.anonymous_files import AnonymousFile
+from shmloader.system.anonymous_files import AnonymousFile, set_size
 
 EVERY = 16  # batches
 PERIOD = 10_000_000  # nanoseconds; a sample takes some microseconds, about 35 if libraries are 100 calls deep
@@ -59,7 +59,7 @@ class SampleSheet(AnonymousFile):
     def __init__(self, workers: int) -> None:
         super().__init__("shmloader_samples")
         self.workers = workers
-        os.ftruncate(self._fd, workers * ROOM)
+        set_size(self._fd, workers * ROOM)
 
     def write(self, worker: int, counts: Counts, samples: int) -> None:
         """In the worker: write its counts, and the number of samples."""

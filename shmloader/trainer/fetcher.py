@@ -5,6 +5,7 @@ It adds the options that work with num_workers=0: seeds for each sample, replace
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,8 @@ def fetcher_of(loader: Any, options: Options, fetcher: Any, epoch: Epoch) -> Our
     make: Fetch = theirs
     tally = Tally(loader, options) if options.skips_bad_samples else None
     if tally is not None or options.seeds_samples:
-        lock = _generators if options.seeds_samples else OwnLock()
-        make = _one_at_a_time(_with_options(loader, options, fetcher, epoch, tally), lock)
+        alone = _one_in_process if options.seeds_samples else _one_at_a_time
+        make = alone(_with_options(loader, options, fetcher, epoch, tally))
     if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
         make = _prefetching(make, prefetch, loader.batch_sampler is not None)
     return _Counting(loader, fetcher, make, epoch)
@@ -94,19 +95,60 @@ class _Counting(OurFetcher):
         return batch
 
 
-# The generators belong to the process.  So of two threads that make batches with seeded samples at once, each would
-# draw numbers of the other one's seeds, and would later restore a state that the other one had set.
-_generators = OwnLock()
+PATIENCE = 30.0  # seconds
+
+_generators = OwnLock()  # held by the thread that makes a batch whose samples it seeds
 
 
-def _one_at_a_time(make: Fetch, lock: OwnLock) -> Fetch:
+def _one_at_a_time(make: Fetch) -> Fetch:
     """Makes batches one at a time, also if threads share the iterator."""
+    lock = OwnLock()
 
     def fetch(index: Any) -> Any:
         with lock.here:
             return make(index)
 
     return fetch
+
+
+def _one_in_process(make: Fetch) -> Fetch:
+    """Makes batches one at a time of all loaders of this process that seed their samples.
+
+    The generators belong to the process.  So of two threads that make such batches at once, each would draw numbers of
+    the other one's seeds, and would later restore a state that the other one had set.
+
+    The thread that makes a batch may wait for this one, because its dataset gets its samples from a loader that is
+    iterated over here.  So nobody waits for longer than PATIENCE.
+    """
+    waits = True
+
+    def fetch(index: Any) -> Any:
+        nonlocal waits
+        if not waits:
+            return make(index)
+        seeding = _generators.here
+        took: list[bool] = []
+        try:
+            took.extend(map(seeding.acquire, (True,), (PATIENCE,)))  # one call of C, in which no handler can raise
+            if not took[0]:
+                waits = False
+                _warn_of_shared_generators()
+            return make(index)
+        finally:
+            if took and took[0]:
+                seeding.release()
+
+    return fetch
+
+
+def _warn_of_shared_generators() -> None:
+    warnings.warn(
+        f"a loader with num_workers=0 that seeds its samples has waited for {PATIENCE:.0f} seconds while another "
+        "thread made a batch of such a loader, and now no longer waits. Samples of both may draw each other's numbers, "
+        "because the generators belong to the process. Give one of the loaders workers.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _with_options(loader: Any, options: Options, fetcher: Any, epoch: Epoch, tally: Tally | None) -> Fetch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -84,6 +85,15 @@ def slow(sock: socket.socket, ticket: Ticket) -> None:
     sock.sendall(b"s")
 
 
+def dripping(sock: socket.socket, ticket: Ticket) -> None:
+    """A byte at a time, each before the patience for the next one ends."""
+    with contextlib.suppress(OSError):
+        for _ in range(20):
+            sock.sendall(b"d")
+            time.sleep(0.05)
+        raise AssertionError("it was heard for five times the patience")
+
+
 @pytest.mark.parametrize(
     ("stranger", "why"),
     [
@@ -92,6 +102,7 @@ def slow(sock: socket.socket, ticket: Ticket) -> None:
         (other_number, "does not know this loader's secret"),
         (its_own_proof, "does not know this loader's secret"),
         (slow, "no sign of life for 0.2 seconds"),
+        (dripping, "no sign of life for 0.2 seconds"),
     ],
 )
 def test_a_stranger_is_refused_and_it_is_said_once(

@@ -542,7 +542,7 @@ def test_the_command_serves_from_a_state_until_a_signal_and_says_what_is_wrong(t
     for given, status, says in (
         (("mine:loader", "--state", "place.pt"), 1, "serve: this is no state of a shmloader.DataLoader"),
         (("mine:loader", "--state", "list.pt"), 1, "Error"),
-        (("mine:loader", "--state", "junk.pt"), 1, "Error"),
+        (("mine:loader", "--state", "junk.pt"), 1, "serve: --state junk.pt is no file that torch.save() has"),
         (("mine:none",), 1, "serve: A loader that is served needs num_workers above 0"),
         (("mine",), 1, "names no function"),
         *(

@@ -115,3 +115,11 @@ def test_a_place_leads_there_or_nowhere(name: str) -> None:
         assert (os.fstat(other).st_ino == inode) == is_same
         os.close(other)
     os.close(fd)
+
+
+def test_who_keeps_the_lock_for_ever_is_not_waited_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = forked(lambda: fcntl.flock(os.open(common_memory._LOCK, os.O_RDONLY), fcntl.LOCK_EX))
+    monkeypatch.setattr(common_memory, "PATIENCE", 0.05)
+    fd = open_common(name, nothing)
+    os.close(fd)
+    end(child)

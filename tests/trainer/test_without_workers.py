@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import random
 import signal
 import threading
@@ -18,6 +19,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 import shmloader
+from shmloader.trainer import fetcher
 
 
 class Slow(Sampler[int]):
@@ -294,3 +296,24 @@ def test_seeds_of_samples_are_those_of_their_places() -> None:
         return {index: number for batch in [*dataset.iterator, *dataset.inner] for index, number in batch}
 
     assert numbers(2) == numbers(-1) and len(numbers(2)) == 12
+
+
+def test_a_dataset_that_waits_for_another_threads_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "PATIENCE", 0.2)
+    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inside = threading.Event()
+
+    class Passes(FromAll):
+        def __getitem__(self, index: int) -> Any:
+            inside.set()
+            return made.get(timeout=30)
+
+    def passes_on() -> None:
+        assert inside.wait(30)  # otherwise all could be made before the other thread begins a batch
+        for batch in _seeded_by(2):
+            for row in batch:
+                made.put(row)
+
+    with pytest.warns(RuntimeWarning, match="no longer waits"):
+        passed, _ = _at_once(lambda: _lists(_seeded_by(1, Passes())), passes_on)
+    assert len(passed) == 12
