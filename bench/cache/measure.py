@@ -18,6 +18,7 @@ import torch
 import shmloader
 from bench.core import jpegs, session
 from shmloader import images
+from shmloader.images import cache as cache_module
 
 __all__ = ["NUMBERS", "WAYS", "samples", "shared"]
 
@@ -39,7 +40,7 @@ def _tree(folder: str) -> Iterator[str]:
 
 def _dataset(root: str, number: str, exact: bool, cache: Any, name: str) -> Any:
     """A dataset whose memory is found by those of this bench alone, and by none of the user's jobs."""
-    cache.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
+    cache_module.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
     return images.ImageFolder(root, images.training(224, **NUMBERS[number]), exact=exact, cache=cache)
 
 

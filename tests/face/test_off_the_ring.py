@@ -172,7 +172,7 @@ def test_torchs_loader_that_has_an_attribute_of_every_name(workers: int, options
 
 # Each case is a child of one process that has imported torch and not yet shmloader.
 CHANGED_TORCH = """
-    import importlib, inspect, os, sys, traceback, warnings
+    import importlib, inspect, os, sys, traceback, types, warnings
     import torch, torch.utils.data, torch.autograd.profiler
     from torch.utils.data._utils import pin_memory, signal_handling, worker
 
@@ -211,12 +211,17 @@ CHANGED_TORCH = """
         path, _, last = name.rpartition(".")
         where = owner(path)
         found = vars(where)[last]
+        is_module = isinstance(found, types.ModuleType)
         if change == "gone":
             delattr(where, last)
+            if is_module:
+                sys.modules[name] = None  # cannot be imported
         else:
             setattr(where, last, other(found))
         import shmloader
 
+        if is_module:
+            sys.modules[name] = found
         setattr(where, last, found)  # a torch that has changed the name goes by its own new one
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

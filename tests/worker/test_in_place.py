@@ -19,7 +19,7 @@ from torch.utils.data import Subset, default_collate, random_split
 import shmloader
 from shmloader import images
 from shmloader.worker.in_place import into_of
-from tests.images.test_images_folder import picture
+from tests.images.made_photo import picture
 
 Pair = collections.namedtuple("Pair", "x y")
 OPTIONS: list[dict[str, Any]] = [
