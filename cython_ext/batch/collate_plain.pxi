@@ -6,6 +6,7 @@ depth, and makes their columns in one walk.  All other values of samples go to t
 anything raises, default_collate itself collates the samples again, so the error and its traceback are torch's.
 """
 
+from cpython.dict cimport PyDict_Next
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 
@@ -35,22 +36,37 @@ cdef class PlainCollate:
     """
 
     cdef Writer writer
-    cdef dict entries, known
+    cdef dict entries
+    cdef list known
     cdef object collate, default_collate, modes
 
     def __init__(self, Writer writer not None, dict entries not None, collate, default_collate, modes):
         self.writer, self.entries = writer, entries
         self.collate, self.default_collate, self.modes = collate, default_collate, modes
-        self.known = entries.copy()
+        self.known = list(entries.items())
 
     def __call__(self, batch):
-        if type(batch) is list and batch and not self.modes():
+        if type(batch) is list and batch and self.is_known() and not self.modes():
             try:
-                if self.entries == self.known:  # users may add entries at any time, and theirs win
-                    return self.column(batch, 0)
+                return self.column(batch, 0)
             except Exception:   # default_collate raises it again
                 pass
         return self.default_collate(batch)
+
+    cdef bint is_known(self) except -1:
+        """Whether the map is unchanged, at no cost that a batch would notice.  Users may add entries, and theirs win."""
+        cdef Py_ssize_t at = 0, k = 0, count = len(self.known)
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef tuple item
+        while PyDict_Next(self.entries, &at, &key, &value):
+            if k == count:
+                return False
+            item = <tuple>self.known[k]
+            if <PyObject *>item[0] != key or <PyObject *>item[1] != value:
+                return False
+            k += 1
+        return k == count
 
     cdef object column(self, object column, int depth):
         """default_collate's result for these parts of all samples, a list or a tuple."""
