@@ -28,6 +28,11 @@ def test_a_link_stays_one(loader, tmp_path):
     assert json.loads((tmp_path / "first.json").read_text())
 
 
+def test_a_folder_is_refused_at_once(loader, tmp_path):
+    with pytest.raises(IsADirectoryError):
+        loader.trace(tmp_path)
+
+
 def test_a_relative_path_is_relative_to_the_folder_of_the_call(loader, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

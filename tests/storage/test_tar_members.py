@@ -17,6 +17,7 @@ from storage_tars import samples_of, write
 import shmloader
 from shmloader.core.tar_members import TarMembers
 from shmloader.storage import tar_listing
+from shmloader.storage.listing import Source
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 LONG = "a-folder-with-a-long-name/" * 12
@@ -93,6 +94,22 @@ def test_long_names_and_links(tmp_path: Path, format: str, by_tarfile: list[str]
             archive.addfile(link)
     assert ours(str(path)) == samples_of(path) and len(samples_of(path)) == 3
     assert not by_tarfile
+
+
+def test_no_bytes_are_asked_for_behind_the_end(tmp_path: Path) -> None:
+    """Stores answer such a request by an error.  The archive ends with its last member, without blocks of zeros."""
+    write(tmp_path / "a.tar", [("0.jpg", b"x" * 700_000), ("1.jpg", b"y" * 700_160)])
+    content = (tmp_path / "a.tar").read_bytes()[: 2 * 512 + 700_416 + 700_416]
+
+    def read(at: int, size: int) -> bytes:
+        assert at < len(content), "a range without bytes"
+        return content[at : at + size]
+
+    for length in (4096, 1 << 20):
+        source = Source("a.tar", len(content), read, lambda: io.BytesIO(content), length, length)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert tar_listing.list_tar(source) is not None
 
 
 def test_ustar_prefix(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ def test_all_of_them(error: str, method: str) -> None:
 
 
 @REFUSING
+def test_detail_where_files_get_no_size() -> None:
+    lines = """
+sandbox.refuse(errno.EPERM, "ftruncate")
+os.environ["SHMLOADER_DETAIL"] = "1"
+epochs(Data())
+print("trained")
+"""
+    assert run("fork", lines).out == "trained\n"
+
+
+@REFUSING
 @METHODS
 def test_workers_still_end_with_their_trainer(method: str) -> None:
     """run_script() fails if one is left, and gives them two seconds."""
